@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-SUGGESTED = 3  # choices that begin with what was typed
+MAX_SUGGESTIONS = 3
 
 
 class DeepFishingError(Exception):
@@ -89,14 +89,17 @@ def one_line(error: BaseException | str) -> str:
 
 
 @contextlib.contextmanager
-def explained(
+def reraise_as(
     error: type[DeepFishingError], what: str, do: str = "", of: Any = Exception
 ) -> Iterator[None]:
-    """Re-raise exceptions as one of our errors: what cannot be done, why, and what to do."""
+    """Re-raise exceptions of the block as one of our errors.
+
+    Its message is `what` cannot be done, the reason in parentheses, and what to `do`.
+    """
     try:
         yield
     except DeepFishingError:
-        raise  # which says more
+        raise  # it is more precise
     except of as why:
         reason = getattr(why, "strerror", None) or one_line(why)
         raise error(f"{what} ({reason}){do}") from None
@@ -108,7 +111,9 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     lower = name.lower()
     close: list[str] = []
     if lower:
-        close = [choice for choice in by_lower if choice.startswith(lower)][:SUGGESTED]
+        close = [choice for choice in by_lower if choice.startswith(lower)][
+            :MAX_SUGGESTIONS
+        ]
     if not close:
         close = difflib.get_close_matches(lower, by_lower, n=1)
     if not close:
@@ -153,10 +158,10 @@ def version_of(package: str) -> str:
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
-    brought = sorted(set(metadata.packages_distributions().get(package, ())))
-    return (
-        " ".join(f"{name} {metadata.version(name)}" for name in brought) or "of its own"
-    )
+    builds = sorted(set(metadata.packages_distributions().get(package, ())))
+    if not builds:
+        return "unknown version"
+    return " ".join(f"{name} {metadata.version(name)}" for name in builds)
 
 
 def pip_install(*packages: str, extra: str = "") -> str:
@@ -165,13 +170,15 @@ def pip_install(*packages: str, extra: str = "") -> str:
     An extra is installed from the origin of this package: a clone, a folder, or the index.
     Brackets are quoted, since zsh reads them as a pattern.
     """
-    wanted = [shlex.quote(package) for package in packages]
+    arguments = [shlex.quote(package) for package in packages]
     if extra:
         clone = Path(__file__).parents[2]
-        is_clone = (clone / "pyproject.toml").is_file()
-        origin = _from_here(clone) if is_clone else _origin()
-        wanted += ["-e"] * is_clone + [shlex.quote(f"{origin}[{extra}]")]
-    return " ".join([_pip(), "install", *wanted])
+        origin = _origin()
+        if (clone / "pyproject.toml").is_file():
+            origin = _from_here(clone)
+            arguments.append("-e")
+        arguments.append(shlex.quote(f"{origin}[{extra}]"))
+    return " ".join([_pip(), "install", *arguments])
 
 
 def _pip() -> str:

@@ -37,7 +37,7 @@ from deepfishing.images.same_picture import KINDS as COPIES
 from deepfishing.images.same_picture import MIRRORED
 from deepfishing.images.tables import labels_in
 from deepfishing.search.hits import COLUMNS, PAPER, Tile, save_tiles
-from deepfishing.util.files import KINDS, check_out, replacing, write_records
+from deepfishing.util.files import TABLE_FORMATS, check_out, replacing, write_records
 
 if TYPE_CHECKING:
     from deepfishing.curate.duplicates import Group, Photo
@@ -71,7 +71,7 @@ Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or 
 def _check_out(out: Path | None, *kinds: str) -> None:
     """Refuse a file that cannot be made, or one whose labels would be lost, before any work."""
 
-    check_out(out, kinds or KINDS)
+    check_out(out, kinds or TABLE_FORMATS)
     if out is not None and (n := labels_in(out)):
         raise OptionError(
             f"{out} has {n:,} {'label' if n == 1 else 'labels'} filled in, which would be lost; "
@@ -155,7 +155,7 @@ def run_twins(args: Twins) -> None:
         )
     for kind in wanted:
         check_choice("--kinds", kind, COPIES)
-    _check_out(args.out, *KINDS, LIST)
+    _check_out(args.out, *TABLE_FORMATS, LIST)
     as_list = args.out is not None and args.out.suffix.lower() == LIST
     with progress_bar(quiet=args.as_json) as bar:
         opened = [

@@ -28,7 +28,7 @@ from PIL import Image
 from deepfishing.core.rank_one import Array
 from deepfishing.curate.duplicates import LISTED_KINDS, Twins, find_twins, has_more
 from deepfishing.curate.neighbours import open_searcher
-from deepfishing.errors import ImageError, OptionError, StoreError, explained
+from deepfishing.errors import ImageError, OptionError, StoreError, reraise_as
 from deepfishing.images.alignment import align, thumbnail
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import open_image
@@ -37,7 +37,7 @@ from deepfishing.images.sources import find_again
 from deepfishing.search import Searcher
 from deepfishing.store import Store
 from deepfishing.store.side_files import LOCK, read_side, side_folder, write_side
-from deepfishing.util.files import check_regular, is_intact, sealed
+from deepfishing.util.files import check_regular, csv_text, is_intact, sealed
 from deepfishing.util.locks import hold_lock
 from deepfishing.util.progress import Progress, silent
 
@@ -397,7 +397,7 @@ class Decisions:
         folder = side_folder(self.store)
         do = "; nothing was changed, free some space or make it writable and try again"
         with (
-            explained(
+            reraise_as(
                 StoreError, f"a decision cannot be written: {self.path}", do, OSError
             ),
             hold_lock(folder / LOCK),
@@ -469,15 +469,7 @@ def as_text(listed: Sequence[Listed], form: str) -> tuple[bytes, int]:
 
 
 def _csv(listed: Sequence[Listed]) -> bytes:
-    import csv
-
-    from deepfishing.util.files import guarded
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["path", "kind", "keep", "id"])
-    writer.writerows(map(guarded, (o.path, o.kind, o.keep, o.id)) for o in listed)
-    return _bytes(text.getvalue())
+    return _bytes(csv_text(map(vars, listed), ["path", "kind", "keep", "id"]))
 
 
 def _bytes(text: str) -> bytes:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from deepfishing.core.kernels import Comparable, gram
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes.language import OWN_HEAD
-from deepfishing.errors import DatasetError, FeatureError, OptionError, explained
+from deepfishing.errors import DatasetError, FeatureError, OptionError, reraise_as
 from deepfishing.images.tables import TABLES, read_table
 from deepfishing.learn.svm import train_svm
 from deepfishing.search import Searcher
@@ -291,7 +291,7 @@ def read_labelled(photos: Searcher, source: str | Path) -> Labels:
         f"photos that are labelled must be a table ({', '.join(TABLES)}), a text file in UTF-8 "
         f"with a path per line, or the word {OWN}, got {path}"
     )
-    with explained(DatasetError, what, of=(OSError, UnicodeDecodeError)):
+    with reraise_as(DatasetError, what, of=(OSError, UnicodeDecodeError)):
         lines = path.read_text(encoding="utf-8").splitlines()
     return {line: None for line in lines if line}
 

@@ -25,7 +25,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import StoreError, explained, version_of
+from deepfishing.errors import StoreError, reraise_as, version_of
 from deepfishing.evaluation.record import Result, wrong_point, wrong_row
 from deepfishing.images.dataset import Split
 from deepfishing.util.files import check_regular, read_regular, replacing
@@ -71,7 +71,7 @@ class _Lines(ABC):
         self.folder = Path(folder)
         self.file = self.folder / self.name
         problem = f"output folder cannot be used: {self.folder}"
-        with explained(StoreError, problem, of=(OSError, UnicodeDecodeError)):
+        with reraise_as(StoreError, problem, of=(OSError, UnicodeDecodeError)):
             self.folder.mkdir(parents=True, exist_ok=True)
             text = ""
             if self.file.exists():
@@ -122,7 +122,7 @@ class _Lines(ABC):
             partial.write_text(text, encoding="utf-8")
 
     def _writing(self) -> AbstractContextManager[None]:
-        return explained(
+        return reraise_as(
             StoreError, f"{self.what}s cannot be written: {self.folder}", of=OSError
         )
 
@@ -206,4 +206,4 @@ class Results(_Lines):
 
 def _reading_scores(path: Path) -> AbstractContextManager[None]:
     problem = f"scores cannot be read: {path}"
-    return explained(StoreError, problem, "; run the experiment again", DAMAGED)
+    return reraise_as(StoreError, problem, "; run the experiment again", DAMAGED)

@@ -36,9 +36,9 @@ from deepfishing.errors import (
     MissingDependencyError,
     OptionError,
     StoreError,
-    explained,
     one_line,
     pip_install,
+    reraise_as,
 )
 from deepfishing.extraction.options import LOCAL, RAY, BatchSize
 from deepfishing.extraction.to_store import (
@@ -97,7 +97,7 @@ def check_cluster(on: str) -> None:
         # fail now instead of after minutes of Ray's attempts
         do = "; start it with `ray start --head`, or correct the address"
         what = f"Ray must answer at {address}, got no connection"
-        with explained(OptionError, what, do, (OSError, OverflowError)):
+        with reraise_as(OptionError, what, do, (OSError, OverflowError)):
             host_and_port = match["host"].strip("[]"), int(match["port"])
             socket.create_connection(host_and_port, timeout=ANSWER_SECONDS).close()
 
@@ -438,7 +438,7 @@ def _change_folder(folder: Path | None) -> None:
     """Work in the folder of the command, which this computer must have, too."""
     computer = f"{folder} on {platform.node()}"
     what = f"workers must see the folders of the command, got none at {computer}"
-    with explained(StoreError, what, "; start it in a shared folder", OSError):
+    with reraise_as(StoreError, what, "; start it in a shared folder", OSError):
         if folder:
             os.chdir(folder)
 

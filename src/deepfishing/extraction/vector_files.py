@@ -18,7 +18,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import DatasetError, OptionError, explained, need
+from deepfishing.errors import DatasetError, OptionError, need, reraise_as
 from deepfishing.images.item import Item
 from deepfishing.images.tables import column_names
 from deepfishing.store.export import filled
@@ -56,7 +56,7 @@ def read_vectors(path: Path, listed: list[Item] | None = None) -> Iterator[Block
     if not path.is_file():
         raise DatasetError(f"a file of vectors must exist, got {path}, which does not")
     start = 0
-    with explained(DatasetError, f"vectors cannot be read: {path}", of=DAMAGED):
+    with reraise_as(DatasetError, f"vectors cannot be read: {path}", of=DAMAGED):
         for block in READERS[kind](path):
             if listed is not None:
                 items = listed[start : start + block.size]

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from deepfishing.core.metrics import DEFAULT
-from deepfishing.errors import DatasetError, OptionError, explained
+from deepfishing.errors import DatasetError, OptionError, reraise_as
 from deepfishing.images.dataset import Dataset, Split
 from deepfishing.images.item import as_text
 from deepfishing.images.preprocess import EXTENSIONS, passed_over_text
@@ -142,7 +142,7 @@ def one_class_each(name: str, root: Path, train: Classes, test: Classes) -> Data
 def read_classes(root: Path, folder: Path) -> Classes:
     """Return the ids of the images of each class folder in `folder`, relative to `root`."""
     do = f"; expected {root / '<class>'} with images"
-    with explained(DatasetError, f"image folder {folder} cannot be read", do, OSError):
+    with reraise_as(DatasetError, f"image folder {folder} cannot be read", do, OSError):
         entries = sorted(folder.iterdir())
     classes = {}
     for entry in entries:
@@ -282,7 +282,7 @@ def find_root(
 def names_in(folder: Path) -> list[str]:
     """Return all names in a folder: one listing instead of one system call per file."""
     do = "; the data set is not complete, get it again"
-    with explained(
+    with reraise_as(
         DatasetError, f"folder {folder} of the data set cannot be read", do, OSError
     ):
         return [path.name for path in folder.iterdir()]
@@ -304,7 +304,7 @@ def require_images(root: Path, ids: Sequence[str]) -> None:
 
 def read_bytes(path: Path, most: int = -1) -> bytes:
     """Return the content of a file, or its first `most` bytes."""
-    cannot = explained(
+    cannot = reraise_as(
         DatasetError, f"{path} cannot be read", "; get it again", OSError
     )
     with cannot, path.open("rb") as file:
@@ -327,7 +327,7 @@ def read_lines(path: Path) -> Iterator[tuple[str, str]]:
 
 def write_once(path: Path, content: bytes) -> Path:
     """Write a picture of a data set, unless it exists; one of another content is refused."""
-    with explained(DatasetError, f"{path} cannot be written", of=OSError):
+    with reraise_as(DatasetError, f"{path} cannot be written", of=OSError):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path) as partial:

@@ -12,7 +12,7 @@ import math
 import tarfile
 from pathlib import Path, PurePath, PurePosixPath
 
-from deepfishing.errors import DatasetError, OptionError, explained, need
+from deepfishing.errors import DatasetError, OptionError, need, reraise_as
 from deepfishing.images.folder import folder_classes
 from deepfishing.images.item import Frame, Item, Member, as_labels
 from deepfishing.images.preprocess import EXTENSIONS
@@ -44,7 +44,7 @@ def read_tar(path: Path) -> list[Item]:
     images: dict[str, Member] = {}
     labels: dict[str, tuple[str, ...] | None] = {}
     # damaged or hostile headers make tarfile raise almost anything
-    damaged = explained(DatasetError, f"tar cannot be read: {path}", "; get it again")
+    damaged = reraise_as(DatasetError, f"tar cannot be read: {path}", "; get it again")
     with damaged, tarfile.open(path, mode="r:", errors="strict") as tar:
         for info in tar:
             name = PurePosixPath(info.name)
@@ -117,7 +117,7 @@ def read_video(path: Path, every: float) -> list[Item]:
         )
     av = need("av", "video")
     with (
-        explained(DatasetError, f"video cannot be read: {path}"),
+        reraise_as(DatasetError, f"video cannot be read: {path}"),
         av.open(str(path)) as file,
     ):
         stream = file.streams.video[0]

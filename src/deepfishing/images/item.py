@@ -23,10 +23,10 @@ from deepfishing.errors import (
     DatasetError,
     DeepFishingError,
     MissingDependencyError,
-    explained,
     need,
     one_line,
     pip_install,
+    reraise_as,
 )
 from deepfishing.images.frames import frame_bytes
 from deepfishing.util.files import SEPARATOR
@@ -205,7 +205,7 @@ def is_url(name: str) -> bool:
 
 def list_files(url: str) -> dict[str, RemoteFile] | None:
     """The files of a folder or a pattern by their path below it, in order; None for a file."""
-    cannot = explained(DatasetError, f"images cannot be listed: {url}", of=OSError)
+    cannot = reraise_as(DatasetError, f"images cannot be listed: {url}", of=OSError)
     with cannot, _file_system(url) as (system, path):
         if glob.has_magic(url):
             parts = path.split("/")

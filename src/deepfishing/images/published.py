@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import DatasetError, OptionError, check_choice, explained
+from deepfishing.errors import DatasetError, OptionError, check_choice, reraise_as
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
 from deepfishing.images.folder import (
     Classes,
@@ -236,7 +236,7 @@ def _read_mat(path: Path, *names: str) -> list[Array]:
     from scipy.io import loadmat  # takes a while to load
 
     what = f"{path} must be a MATLAB file with {', '.join(names)}"
-    with explained(DatasetError, what, "; get it again"):
+    with reraise_as(DatasetError, what, "; get it again"):
         # whatever the parser stumbles over
         raw = read_bytes(path, LARGEST_MAT + 1)
         if len(raw) > LARGEST_MAT:

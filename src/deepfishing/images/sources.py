@@ -25,7 +25,7 @@ from deepfishing.errors import (
     DatasetError,
     MissingDependencyError,
     did_you_mean,
-    explained,
+    reraise_as,
 )
 from deepfishing.images.folder import (
     folder_classes,
@@ -196,7 +196,7 @@ def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
     """Return the images of a list, by default on standard input."""
     source, of = file or "standard input", (OSError, UnicodeDecodeError)
     with (
-        explained(DatasetError, f"list of images cannot be read: {source}", of=of),
+        reraise_as(DatasetError, f"list of images cannot be read: {source}", of=of),
         file.open("rb") if file else contextlib.nullcontext(sys.stdin.buffer) as opened,
     ):
         raw = opened.read().removeprefix(codecs.BOM_UTF8)
@@ -225,7 +225,7 @@ def _matching(pattern: str, every: float, albums: bool) -> list[Item]:
     parts = Path(pattern).parts
     fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
     folder = Path(*parts[:fixed])
-    with explained(
+    with reraise_as(
         DatasetError, f"pattern cannot be used: {pattern}", of=(ValueError, OSError)
     ):
         found = sorted(folder.glob("/".join(parts[fixed:])))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from deepfishing.errors import DatasetError, explained
+from deepfishing.errors import DatasetError, reraise_as
 from deepfishing.images.item import Item, as_labels, item_at
 from deepfishing.util.files import check_regular, read_regular, unguarded
 
@@ -33,7 +33,7 @@ _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
 def read_table(path: Path) -> list[Item]:
     """The images that a table lists."""
     # damaged in some way: a column twice, a time beyond all years...
-    with explained(DatasetError, f"table cannot be read: {path}"):
+    with reraise_as(DatasetError, f"table cannot be read: {path}"):
         columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     if "path" not in columns:
         names = ", ".join(map(str, columns)) or "none"
@@ -98,7 +98,7 @@ def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
     content = read_regular(path, MAX_TABLE_BYTES, links=True)
     wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     do = "; save it again as `CSV UTF-8`"
-    with explained(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
+    with reraise_as(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
         text = content.decode("utf-16" if wide else "utf-8-sig", errors)
     delimiters = _DELIMITERS[path.suffix.lower()]
     delimiter = delimiters[0]

@@ -22,7 +22,7 @@ from deepfishing.errors import (
     OptionError,
     check_choice,
     did_you_mean,
-    explained,
+    reraise_as,
 )
 from deepfishing.images.dataset import Dataset, Split, is_plain_name
 from deepfishing.images.folder import (
@@ -285,7 +285,7 @@ def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str
         return {}
     found: dict[Path, dict[str, int]] = {}
     for path in files:
-        with explained(DatasetError, f"annotation must be plain XML, got {path}"):
+        with reraise_as(DatasetError, f"annotation must be plain XML, got {path}"):
             # damaged, forbidden (entity bombs), oddly encoded
             root = fromstring(read_bytes(path))
         shown = found[path] = {}
@@ -327,7 +327,9 @@ def write_submission(
     names = [
         f"{competition}_cls_{dataset.test.name}_{name}.txt" for name in dataset.classes
     ]
-    with explained(DatasetError, f"submission cannot be written to {main}", of=OSError):
+    with reraise_as(
+        DatasetError, f"submission cannot be written to {main}", of=OSError
+    ):
         main.mkdir(parents=True, exist_ok=True)
         for name, column in zip(names, scores.T, strict=True):
             pairs = zip(dataset.test.ids, column.tolist(), strict=True)

@@ -28,7 +28,7 @@ from safetensors.numpy import save as tensor_bytes
 
 from deepfishing import __version__
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import WeightsError, explained, one_line
+from deepfishing.errors import WeightsError, one_line, reraise_as
 from deepfishing.util.files import (
     is_intact,
     read_regular,
@@ -65,7 +65,7 @@ def write_files(
         + "\n"
     )
     do = "; choose another folder"
-    with explained(WeightsError, f"model cannot be written: {folder}", do, OSError):
+    with reraise_as(WeightsError, f"model cannot be written: {folder}", do, OSError):
         folder.mkdir(parents=True, exist_ok=True)
         with hold_lock(folder / LOCK):
             _clear_up(folder)
@@ -139,7 +139,7 @@ def read_tensors_of(folder: Path, document: dict[str, Any]) -> dict[str, Array]:
     # left there by a writer killed at its last step
     waiting = _waiting(folder, expected)
     do = "; copy the whole folder"
-    with explained(WeightsError, f"model cannot be read: {path}", do, OSError):
+    with reraise_as(WeightsError, f"model cannot be read: {path}", do, OSError):
         content = read_regular(
             waiting if waiting.is_file() else path, MAX_TENSORS_BYTES
         )

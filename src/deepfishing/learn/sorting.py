@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
 
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import OptionError, StoreError, explained
+from deepfishing.errors import OptionError, StoreError, reraise_as
 from deepfishing.util.files import replacing
 from deepfishing.util.progress import Progress, silent
 
@@ -122,7 +122,7 @@ def copy_photos(
     """Copy photos into folders by class below `folder`; each comes with what opens it."""
     copied = existing = 0
     do = "; what was copied stays, and running it again goes on"
-    with explained(StoreError, f"photos cannot be copied: {folder}", do, OSError):
+    with reraise_as(StoreError, f"photos cannot be copied: {folder}", do, OSError):
         folder.mkdir(parents=True, exist_ok=True)
         for done, (photo, opener) in enumerate(photos, start=1):
             with opener() as file:

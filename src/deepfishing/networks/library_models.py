@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import WeightsError, explained
+from deepfishing.errors import WeightsError, reraise_as
 from deepfishing.networks.discover import find_layers
 from deepfishing.networks.libraries import (
     open_clip_models,
@@ -65,7 +65,7 @@ def load_library_model(
     do = "; give --weights FILE, or --weights random"
     # without a connection, or whatever the library's code raises
     with (
-        explained(WeightsError, f"{name} cannot {made}", do),
+        reraise_as(WeightsError, f"{name} cannot {made}", do),
         torch.random.fork_rng(devices=()),  # what the caller draws stays as it is
     ):
         torch.manual_seed(0)

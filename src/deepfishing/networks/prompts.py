@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from deepfishing.errors import OptionError, explained
+from deepfishing.errors import OptionError, reraise_as
 
 PROMPT = "a photo of {}"  # what is said of a class by default
 MAX_CLASSES = 2000
@@ -16,7 +16,7 @@ def read_classes(classes: str | Path | Sequence[str]) -> tuple[str, ...]:
     if isinstance(classes, str | Path):
         path = Path(classes)
         what = f"names of classes must be a text file with one per line, got {path}"
-        with explained(OptionError, what, of=(OSError, UnicodeDecodeError)):
+        with reraise_as(OptionError, what, of=(OSError, UnicodeDecodeError)):
             lines = path.read_text("utf-8").splitlines()
         names = tuple(line.strip() for line in lines if line.strip())
     else:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from deepfishing.core.rank_one import Array, l2_normalize
-from deepfishing.errors import NetworkError, StoreError, WeightsError, explained
+from deepfishing.errors import NetworkError, StoreError, WeightsError, reraise_as
 from deepfishing.networks.libraries import open_clip_models, transformers_models
 from deepfishing.networks.libraries.facts import EncodeTexts
 from deepfishing.networks.network import weights_hash
@@ -68,7 +68,9 @@ def load_text_tower(reference: NetworkRef) -> TextTower:
     package = LIBRARIES[library]
     published = reference.source.kind != RANDOM
     with (
-        explained(WeightsError, f"the text tower of {reference.name} cannot be loaded"),
+        reraise_as(
+            WeightsError, f"the text tower of {reference.name} cannot be loaded"
+        ),
         torch.random.fork_rng(devices=()),
     ):
         torch.manual_seed(0)  # as for the image tower, see `load_network`

@@ -20,7 +20,7 @@ from deepfishing.errors import (
     NetworkError,
     OptionError,
     WeightsError,
-    explained,
+    reraise_as,
 )
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.known_files import KNOWN_FILES
@@ -77,7 +77,7 @@ def load_torchscript(
     pixels, note = _find_pixels(path, weights.sha256, preprocess)
     do = "; give a file that torch.jit.save wrote"
     with (
-        explained(NetworkError, f"{path} cannot be loaded as TorchScript", do),
+        reraise_as(NetworkError, f"{path} cannot be loaded as TorchScript", do),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # that TorchScript has a successor
@@ -144,7 +144,7 @@ def trust(sha256: str) -> None:
     path = _list_of_trusted()
     what = f"a TorchScript program is remembered in {path}, which cannot be written"
     do = "; set DEEPFISHING_HOME to a folder that can"
-    with explained(OptionError, what, do, OSError):
+    with reraise_as(OptionError, what, do, OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
             file.write(f"{sha256}\n")

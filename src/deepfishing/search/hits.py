@@ -25,7 +25,7 @@ from deepfishing.core.features import TOP
 from deepfishing.core.kernels import Comparable, gram, leaves
 from deepfishing.core.rank_one import Array, RankOne
 from deepfishing.core.recipes import Recipe
-from deepfishing.errors import ImageError, OptionError, explained, need
+from deepfishing.errors import ImageError, OptionError, need, reraise_as
 from deepfishing.images.item import ImageBytes
 from deepfishing.images.preprocess import ImageLike, open_image
 from deepfishing.images.show import pictures_html
@@ -172,7 +172,7 @@ class Explanation:
 def read_class_names(path: Path) -> list[str]:
     """Names of the classes, one per line in the order of the network's outputs."""
     what = f"class names must be a text file with one name per line, got {path}"
-    with explained(OptionError, what, of=(OSError, UnicodeDecodeError)):
+    with reraise_as(OptionError, what, of=(OSError, UnicodeDecodeError)):
         return [line.strip() for line in path.read_text("utf-8").splitlines()]
 
 
@@ -212,5 +212,5 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
 def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
     """Write a contact sheet; the name's ending says which kind of file."""
     what = f"a contact sheet must be a file that can be written, such as hits.png, got {path}"
-    with explained(OptionError, what, of=(OSError, ValueError)):
+    with reraise_as(OptionError, what, of=(OSError, ValueError)):
         contact_sheet(tiles).save(path)

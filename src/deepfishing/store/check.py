@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deepfishing.errors import StoreError, explained
+from deepfishing.errors import StoreError, reraise_as
 from deepfishing.store.journal import JOURNALS, check_no_link, leftovers
 from deepfishing.store.manifest import ERROR, OK, PENDING, Row, read_manifest
 from deepfishing.store.shards import (
@@ -116,7 +116,7 @@ def _verify_column(
 
 def _sound_table(store: Store, name: str, path: Path) -> pa.Table:
     """Return the rows of a shard after checking its bytes, columns and values."""
-    with explained(StoreError, f"{path}: cannot be read", of=OSError):
+    with reraise_as(StoreError, f"{path}: cannot be read", of=OSError):
         check_regular(path)
         digits = checksum(path.read_bytes())
     if path.stem != f"shard-{digits}":

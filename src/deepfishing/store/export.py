@@ -21,7 +21,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import OptionError, StoreError, explained, need
+from deepfishing.errors import OptionError, StoreError, need, reraise_as
 from deepfishing.store.precision import check_precision
 from deepfishing.store.store import FACTS, Store
 from deepfishing.util.files import SEPARATOR, guarded, replacing
@@ -105,7 +105,7 @@ def export(
         raise StoreError(
             f"a store must have images to export, got none in {store.folder}"
         )
-    cannot = explained(StoreError, f"features cannot be written: {path}", of=OSError)
+    cannot = reraise_as(StoreError, f"features cannot be written: {path}", of=OSError)
     with cannot, replacing(path) as partial:
         write(partial, store, columns)
     return n

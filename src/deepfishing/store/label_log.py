@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deepfishing.errors import OptionError, StoreError, explained
+from deepfishing.errors import OptionError, StoreError, reraise_as
 from deepfishing.store.manifest import Row
 from deepfishing.util.files import check_regular, is_intact, sealed
 from deepfishing.util.locks import hold_lock
@@ -405,7 +405,7 @@ class LabelLog:
         )
         do = "; make the folder writable"
         with contextlib.ExitStack() as stack:
-            with explained(
+            with reraise_as(
                 StoreError, f"labels cannot be written: {self.path}", do, OSError
             ):
                 lock = hold_lock(
@@ -428,7 +428,7 @@ class LabelLog:
         )
         line = json.dumps(sealed(act.as_dict()), ensure_ascii=False).encode() + b"\n"
         do = "; nothing was changed, free some space or make it writable and try again"
-        with explained(
+        with reraise_as(
             StoreError, f"labels cannot be written: {self.path}", do, OSError
         ):
             is_new = not self.path.exists()

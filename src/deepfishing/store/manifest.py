@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from deepfishing import __version__
-from deepfishing.errors import StoreError, explained
+from deepfishing.errors import StoreError, reraise_as
 from deepfishing.util.files import (
     check_regular,
     is_intact,
@@ -154,7 +154,7 @@ def write_index(folder: Path, rows: Iterable[Row]) -> None:
     arrays = [pa.array(c, type=f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     path = folder / INDEX
     do = "; the features that are in the store stay, run the command again to go on"
-    cannot = explained(StoreError, f"index cannot be written: {path}", do, OSError)
+    cannot = reraise_as(StoreError, f"index cannot be written: {path}", do, OSError)
     with cannot, replacing(path) as partial:
         pq.write_table(
             pa.table(arrays, schema=SCHEMA), partial, write_page_checksum=True
@@ -171,7 +171,7 @@ def read_index(folder: Path) -> dict[str, Row]:
         "still there"
     )
     of = (OSError, pa.ArrowException, ValueError)
-    with explained(StoreError, f"index is damaged: {path}", do, of):
+    with reraise_as(StoreError, f"index is damaged: {path}", do, of):
         check_regular(path)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import StoreError, explained
+from deepfishing.errors import StoreError, reraise_as
 from deepfishing.store.journal import check_no_link
 from deepfishing.util.files import (
     check_regular,
@@ -46,7 +46,7 @@ def side_folder(store: Path) -> Path:
     """Return the folder beside the features; made if absent."""
     folder = store / FOLDER
     check_no_link(folder)
-    with explained(
+    with reraise_as(
         StoreError, f"store cannot be written: {store}", "; make it writable", OSError
     ):
         folder.mkdir(exist_ok=True)
@@ -60,7 +60,7 @@ def write_side(
     folder = side_folder(store)
     do = "; free some space or make it writable and try again"
     with (
-        explained(StoreError, f"store cannot be written: {folder}", do, OSError),
+        reraise_as(StoreError, f"store cannot be written: {folder}", do, OSError),
         hold_lock(folder / LOCK),
     ):
         before = set(folder.glob(f"{name}-*.npy"))

@@ -29,7 +29,7 @@ from deepfishing.core.features import split_names
 from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Recipe, parse_recipe
-from deepfishing.errors import FeatureError, StoreError, explained, need
+from deepfishing.errors import FeatureError, StoreError, need, reraise_as
 from deepfishing.store import manifest
 from deepfishing.store.journal import Journal, finish, recover
 from deepfishing.store.label_log import LabelLog, with_current_labels
@@ -123,7 +123,7 @@ class Store:
         self.settings = {**settings, "dtype": self.precision}
         self._shards: dict[str, Shards] = {}  # by factor, read when it is first needed
         do = "; choose another folder"
-        with explained(StoreError, f"store cannot be made: {folder}", do, OSError):
+        with reraise_as(StoreError, f"store cannot be made: {folder}", do, OSError):
             folder.mkdir(parents=True, exist_ok=True)
             if is_new:
                 manifest.new_manifest(folder, self.settings)
@@ -245,7 +245,7 @@ class Store:
         do = "; make it writable or choose another folder"
         lock = hold_lock(self.folder / manifest.LOCK, seconds=0, busy=busy)
         with contextlib.ExitStack() as stack:
-            with explained(StoreError, what, do, OSError):
+            with reraise_as(StoreError, what, do, OSError):
                 stack.enter_context(lock)
             self._clear_up()
             if self.settings.get(SOURCE) != self._stored_source:
@@ -258,7 +258,7 @@ class Store:
         self.look_again()
         do = "; make it writable and run the command again"
         what = f"store cannot be written: {self.folder}"
-        with explained(StoreError, what, do, OSError):
+        with reraise_as(StoreError, what, do, OSError):
             recover(self.folder)
 
     def write_rows(self, rows: Iterable[Row]) -> None:

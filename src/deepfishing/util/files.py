@@ -1,7 +1,8 @@
-"""Writing files so that a reader, or a crash, never sees half of one; and telling a changed one.
+"""Reading, writing and checking files.
 
-Also tables of records for a spreadsheet or a program, and what is known of a file at a public
-address (`Remote`), which records of networks and of data sets have and `deepfishing.fetch` gets.
+Files are replaced as a whole, so that a crash leaves no half of one; JSON files can be sealed, so
+that a change is detected. Also tables of records as .csv or .json, and the record of a file at a
+public address (`Remote`), which `deepfishing.fetch` downloads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +27,10 @@ from deepfishing.errors import OptionError
 
 SEAL = "seal"
 # seconds between attempts to rename a file that is in use
-WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)
-IN_USE = (5, 32, 33)  # Windows: access denied, sharing violation, lock violation
-KINDS = (".csv", ".json")  # of files that records are written to
+RETRY_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0)
+# Windows: access denied, sharing violation, lock violation
+IN_USE_ERRORS = (5, 32, 33)
+TABLE_FORMATS = (".csv", ".json")  # of `write_records`
 SEPARATOR = ";"  # of the labels of an image, where a cell is text
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
@@ -49,7 +51,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def rename_file(old: Path, new: Path) -> None:
     """Rename a file, replacing `new`; on Windows wait a moment for programs that have it open."""
-    for seconds in WAITS:
+    for seconds in RETRY_SECONDS:
         try:
             old.replace(new)
             return
@@ -73,7 +75,7 @@ def remove_file(path: Path) -> bool:
 
 def _is_in_use(error: PermissionError) -> bool:
     """Whether Windows refuses because a program has the file open or mapped."""
-    return getattr(error, "winerror", None) in IN_USE
+    return getattr(error, "winerror", None) in IN_USE_ERRORS
 
 
 def check_regular(path: Path, *, links: bool = False) -> os.stat_result:
@@ -111,7 +113,7 @@ def unguarded(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def check_out(path: Path | None, kinds: Sequence[str] = KINDS) -> None:
+def check_out(path: Path | None, kinds: Sequence[str] = TABLE_FORMATS) -> None:
     """Refuse a file of another kind, or one that cannot be made, before any work."""
     if path is not None and path.suffix.lower() not in kinds:
         raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
@@ -133,23 +135,33 @@ def write_records(
         return
     check_out(path)
     if path.suffix.lower() == ".json":
-        text = json.dumps(
-            [{name: one[name] for name in columns} for one in records], indent=1
-        )
+        documents = []
+        for record in records:
+            documents.append({name: record[name] for name in columns})
+        text = json.dumps(documents, indent=1)
     else:
-        lines = io.StringIO()
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_cell(one[name]) for name in columns] for one in records)
-        text = lines.getvalue()
+        text = csv_text(records, columns)
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
+def csv_text(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Return records as the text of a .csv file, with a line of column names."""
+    lines = io.StringIO()
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        writer.writerow([_cell(record[name]) for name in columns])
+    return lines.getvalue()
+
+
 def _cell(value: Any) -> Any:
+    """Return a value for a cell: labels with `;` between them, and text that is no formula."""
     if isinstance(value, list | tuple):
         value = SEPARATOR.join(map(str, value))
-    return guarded(value) if isinstance(value, str) else "" if value is None else value
+    if isinstance(value, str):
+        return guarded(value)
+    return "" if value is None else value
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,8 +178,9 @@ def is_intact(facts: Mapping[str, Any]) -> bool:
 
 
 def _hash(facts: Mapping[str, Any]) -> str:
-    """Of the values alone: the seal, spaces and the order of names do not matter."""
-    as_read = json.loads(json.dumps({k: v for k, v in facts.items() if k != SEAL}))
+    """Return a hash of the values; the seal, spaces and the order of names do not matter."""
+    unsealed = {name: value for name, value in facts.items() if name != SEAL}
+    as_read = json.loads(json.dumps(unsealed))
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
@@ -175,9 +188,9 @@ def _hash(facts: Mapping[str, Any]) -> str:
 class Remote:
     """One file at a public address.
 
-    `digest` is "algorithm:hex digits", of a sha256 the first few are enough. `size` is in bytes, 0
-    where it is not known for sure; `megabytes` is known of every file, rounded, at least 1. `inner`
-    are archives that an archive holds, to be unpacked where they are.
+    `digest` is "algorithm:hex digits"; the first digits of a sha256 are enough. `size` is in bytes,
+    0 if it is not known exactly; `megabytes` is known for every file, rounded, at least 1. `inner`
+    are archives inside an archive, to be unpacked in place.
     """
 
     url: str

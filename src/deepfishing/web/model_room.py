@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import tempfile
 import threading
 import zipfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import DeepFishingError, did_you_mean
 from deepfishing.extraction.relabel import export_labels
 from deepfishing.learn.model_files import DOCUMENT, TENSORS
-from deepfishing.learn.sorting import UNSURE, folder_names, sort_photo
+from deepfishing.learn.sorting import UNSURE, Sorted, folder_names, sort_photo
 from deepfishing.learn.store_model import (
     StoreModel,
     curve,
@@ -31,7 +31,7 @@ from deepfishing.learn.store_model import (
     point_at,
     set_threshold,
 )
-from deepfishing.util.files import guarded
+from deepfishing.util.files import csv_text
 from deepfishing.util.progress import Progress
 from deepfishing.web.apart import run_apart
 from deepfishing.web.gallery import Example, Gallery, UnknownError
@@ -243,31 +243,30 @@ class ModelRoom:
 
     def sorted_csv(self, rows: Array | None) -> bytes:
         """Return a table of the folder that each photo belongs into."""
+        records = []
+        for photo in self._sorted(rows):
+            record = {**vars(photo), "probability": f"{photo.probability:.4f}"}
+            records.append(record)
+        columns = ["path", "id", "folder", "label", "probability"]
+        return csv_text(records, columns).encode("utf-8", "surrogateescape")
+
+    def _sorted(self, rows: Array | None) -> Iterator[Sorted]:
+        """Yield the folder that each photo belongs into."""
         found = self.require()
         model = found.model
         names = folder_names(model.classes)
         numbers = self._numbers(found)
         wanted = np.arange(len(numbers)) if rows is None else rows
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["path", "id", "folder", "label", "probability"])
         for row in wanted[numbers[wanted] >= 0].tolist():
             picture = self.gallery.collection[row]
             chances = np.asarray(found.probabilities[numbers[row]], dtype=np.float64)
-            for one in sort_photo(model, picture.path, picture.id, chances, names):
-                cells = [
-                    guarded(cell) for cell in (one.path, one.id, one.folder, one.label)
-                ]
-                writer.writerow([*cells, f"{one.probability:.4f}"])
-        return text.getvalue().encode("utf-8", "surrogateescape")
+            yield from sort_photo(model, picture.path, picture.id, chances, names)
 
     def folders(self, rows: Array | None) -> list[dict[str, Any]]:
         """Return how many photos would be sorted into each folder."""
         counts: dict[str, int] = {}
-        for line in csv.DictReader(
-            io.StringIO(self.sorted_csv(rows).decode(errors="replace"))
-        ):
-            counts[line["folder"]] = counts.get(line["folder"], 0) + 1
+        for photo in self._sorted(rows):
+            counts[photo.folder] = counts.get(photo.folder, 0) + 1
         order = sorted(counts, key=lambda name: (name == UNSURE, name))
         return [{"name": name, "photos": counts[name]} for name in order]
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from deepfishing.core.metrics import precision_recall
 from deepfishing.core.rank_one import Array
-from deepfishing.errors import StoreError, explained
+from deepfishing.errors import StoreError, reraise_as
 from deepfishing.evaluation.record import (
     OLD_SETTINGS,
     POINT_SETTING,
@@ -77,7 +77,7 @@ def open_points(folder: Path) -> list[Result]:
 def save_report(path: Path, text: str) -> Path:
     """Write a page or its tables, whole or not at all."""
     problem = f"report cannot be written: {path}"
-    with explained(StoreError, problem, of=OSError), replacing(path) as partial:
+    with reraise_as(StoreError, problem, of=OSError), replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
     return path
 

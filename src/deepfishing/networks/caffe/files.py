@@ -26,7 +26,7 @@ from deepfishing.errors import (
     OptionError,
     WeightsError,
     did_you_mean,
-    explained,
+    reraise_as,
 )
 from deepfishing.networks.caffe.schema import (
     ENUMS,
@@ -76,7 +76,7 @@ _BOOLS |= dict.fromkeys(("false", "False", "f", "0"), False)
 
 def read_binary(path: Path, kind: str) -> Message:
     """Read a binary file that holds one message of this kind."""
-    with explained(WeightsError, f"file cannot be read: {path}", of=OSError):
+    with reraise_as(WeightsError, f"file cannot be read: {path}", of=OSError):
         if not path.exists():
             raise WeightsError(f"file not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size == 0:
@@ -219,7 +219,7 @@ class _Token(NamedTuple):  # lighter than a dataclass: there are hundreds of tho
 
 def read_prototxt(path: Path) -> Message:
     """Read a network definition."""
-    with explained(NetworkError, f"prototxt cannot be read: {path}", of=OSError):
+    with reraise_as(NetworkError, f"prototxt cannot be read: {path}", of=OSError):
         if not path.exists():
             raise NetworkError(f"prototxt not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size > MAX_BYTES:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deepfishing.errors import NetworkError, explained, need, one_line
+from deepfishing.errors import NetworkError, need, one_line, reraise_as
 
 package = partial(need, extra="onnxruntime")  # onnx, or what runs it
 TOLERANCE = (
@@ -133,7 +133,7 @@ def start_session(model: bytes) -> Any:
     # callers bring the threads
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    with explained(NetworkError, "onnxruntime cannot run the .onnx file"):
+    with reraise_as(NetworkError, "onnxruntime cannot run the .onnx file"):
         return runtime.InferenceSession(
             model, options, providers=["CPUExecutionProvider"]
         )
