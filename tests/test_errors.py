@@ -135,7 +135,7 @@ def test_a_package_of_another_build_has_a_version_all_the_same(monkeypatch):
     monkeypatch.setattr(metadata, "packages_distributions", lambda: brought)
     assert version_of("numpy") == "2.4.6"
     assert version_of("onnxruntime") == "onnxruntime-gpu 1.31.1"
-    assert version_of("deepfishing") == "of its own"
+    assert version_of("deepfishing") == "unknown version"
 
 
 def test_choices_with_a_comma_in_them_can_be_told_apart():

@@ -4,8 +4,8 @@ import pytest
 
 from deepfishing.errors import OptionError
 from deepfishing.extraction.options import (
-    CAP,
-    MOST_INPUTS,
+    MAX_INPUTS,
+    MAX_MEMORY,
     Resources,
     choose_batch_size,
     parse_batch_size,
@@ -22,7 +22,7 @@ def test_auto_is_the_largest_power_of_two_that_fits():
                 fits = [
                     n
                     for n in powers
-                    if n * views <= MOST_INPUTS and n * views * need <= memory
+                    if n * views <= MAX_INPUTS and n * views * need <= memory
                 ]
                 assert choose_batch_size(need, views, memory) == max(fits, default=1)
 
@@ -77,7 +77,7 @@ def cgroups(tmp_path, monkeypatch):
 def test_without_limits_the_default_is_a_share_of_the_machine(cgroups):
     cgroups("0::/\n", {"memory.max": "max"})
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert parse_memory(None) == min(CAP, whole // 4)
+    assert parse_memory(None) == min(MAX_MEMORY, whole // 4)
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_the_limit_of_a_control_group_counts(cgroups, own, limits):
 
 def test_a_machine_without_control_groups_has_a_default(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "none")
-    assert 0 < parse_memory(None) <= CAP
+    assert 0 < parse_memory(None) <= MAX_MEMORY

@@ -22,20 +22,20 @@ from deepfishing.util.machine import memory as machine_memory
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
-LOCAL, RAY = "local", "ray"  # where the work is done
+LOCAL, RAY = "local", "ray"  # values of `on`: this process, or a cluster
 Label = str | int | Sequence[float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureOptions:
-    """Options that do not depend on the network; the part of `Settings` that a user chooses."""
+    """Options that do not depend on the network; the base of `Settings` and `Protocol`."""
 
     tau: Annotated[float, "Temperature of the SoftMax."] = 2.0
     label: Annotated[
         Label, "Label of the error: uniform, predicted or a class number."
     ] = "uniform"
     views: Annotated[
-        str, "What is seen of an image: centre, flip, scales or crops."
+        str, "Parts of an image that are used: centre, flip, scales or crops."
     ] = "centre"
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class NetworkOptions(TypedDict, total=False):
     ]
     prompt: Annotated[
         str,
-        "What is said of a class, its name in place of {}. [default: a photo of {}]",
+        "Text for a class, with {} for its name. [default: a photo of {}]",
     ]
     dtype: Annotated[
         str,
@@ -113,14 +113,14 @@ OPTIONS = (NetworkOptions, FeatureOptions)
 
 def split_options(options: Mapping[str, Any]) -> tuple[NetworkOptions, dict[str, Any]]:
     """Return the network options and the feature options among these keywords, without None."""
-    of_features = {field.name for field in FEATURES}
-    known = [*NetworkOptions.__annotations__, *of_features]
+    feature_names = [field.name for field in FEATURES]
+    choices = [*NetworkOptions.__annotations__, *feature_names]
     network, features = NetworkOptions(), {}
     for name, value in options.items():
-        check_choice("an option", name, known)
+        check_choice("an option", name, choices)
         if value is None:
             continue
-        if name in of_features:
+        if name in feature_names:
             features[name] = value
         else:
             network[name] = value  # type: ignore[literal-required]
@@ -135,7 +135,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[NetworkOptions, dict[str,
 
 
 def load_from_options(options: Mapping[str, Any], *, device: str = "cpu") -> Network:
-    """Load the network that the options name, whatever a store has."""
+    """Load the network of the options, whichever network a store has."""
     from deepfishing.networks.load import load_network  # torch takes seconds to load
 
     keywords: dict[str, Any] = {**split_options(options)[0]}
@@ -155,9 +155,9 @@ def check_features(options: Mapping[str, Any], features: str | Iterable[str]) ->
 
 BatchSize = Literal["auto"] | int  # the command line reads the first
 
-MOST_INPUTS = 32  # images times views; with more the head is hardly faster
-SHARE = 1 / 4  # of the machine's memory,
-CAP = 2 * 2**30  # and never more than this
+MAX_INPUTS = 32  # images times views; with more the head is hardly faster
+MEMORY_SHARE = 1 / 4  # of the computer's memory, by default
+MAX_MEMORY = 2 * 2**30
 
 _UNITS = {
     "": 1,
@@ -180,12 +180,13 @@ class Resources:
         Images per pass; the result does not depend on it, except for the last bits. `auto` is 32
         divided by the number of views, as a power of two, or what `memory` allows.
     memory : int or str, optional
-        What a batch may need, in bytes or as `2GB`; by default a quarter of the memory of the
-        machine, at most 2 GiB. Only `batch_size="auto"` looks at it.
+        Memory for a batch, in bytes or as `2GB`; by default a quarter of the memory of the
+        computer, at most 2 GiB. Only used with `batch_size="auto"`.
     engine : "auto", "torch", "onnxruntime" or "openvino"
-        What runs the network below the lowest layer asked for; `auto` is the fastest installed.
+        Library that runs the network below the lowest layer asked for; `auto` is the fastest
+        installed.
     device : str
-        Where a network is put that is loaded for the work: cpu, cuda, cuda:1, mps.
+        Device on which a network is loaded: cpu, cuda, cuda:1, mps.
 
     Examples
     --------
@@ -199,10 +200,10 @@ class Resources:
     batch_size: Annotated[BatchSize, "Images per pass; auto is what memory allows."] = (
         "auto"
     )
-    memory: Annotated[str | int | None, "What a batch may need, such as 2GB."] = None
+    memory: Annotated[str | int | None, "Memory for a batch, such as 2GB."] = None
     device: Annotated[str, "cpu, cuda, cuda:1, mps."] = "cpu"
     engine: Annotated[
-        str, "What runs the trunk: auto, torch, onnxruntime or openvino."
+        str, "Engine that runs the trunk: auto, torch, onnxruntime or openvino."
     ] = "auto"
 
     def __post_init__(self) -> None:
@@ -229,7 +230,7 @@ def parse_memory(memory: int | str | None) -> int:
     (1500000000, 1073741824, 1000)
     """
     if memory is None:
-        return min(CAP, int(machine_memory() * SHARE))
+        return min(MAX_MEMORY, int(machine_memory() * MEMORY_SHARE))
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", str(memory).strip().lower())
     amount = float(match[1]) * _UNITS[match[2] or ""] if match else 0
     if amount < 1:
@@ -251,6 +252,6 @@ def choose_batch_size(
     >>> choose_batch_size(2_000_000, views=1, memory="20MB"), choose_batch_size(1, views=6)
     (8, 4)
     """
-    inputs = min(MOST_INPUTS, parse_memory(memory) // max(bytes_per_input, 1))
+    inputs = min(MAX_INPUTS, parse_memory(memory) // max(bytes_per_input, 1))
     images = max(1, inputs // views)
     return 1 << (images.bit_length() - 1)

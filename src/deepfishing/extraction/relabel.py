@@ -1,4 +1,4 @@
-"""Labels of a store from tables and into tables, and labels that follow their pictures.
+"""Import and export of a store's labels as tables, and labels of files that were saved again.
 
 `deepfish label STORE fixes.csv` is `label_images`. Labels go to the store's label log, which keeps
 them by the content of an image. A file that was saved again with the same pixels has another
@@ -32,8 +32,8 @@ NONE_OF_THE_CLASSES = SEPARATOR  # what an exported cell has where () is meant
 class Relabelled:
     """Summary of `label_images`.
 
-    `changed` counts the images whose labels are others now, `same` those that had them already.
-    `unmatched` has the rows of the table that name no image, or more than one, with the reason.
+    `changed` is the number of images with new labels, `same` of those that had them already.
+    `unmatched` has the ids of the table that match no image, or several, with the reason.
     """
 
     act: Act | None
@@ -51,11 +51,11 @@ def label_images(
 ) -> Relabelled:
     """Write the labels of a table to the label log of a store.
 
-    The table has the columns `path` and `label` or `labels`. Rows without
-    a label are left out. Rows that match no image of the store are returned, and no error.
+    The table has the columns `path` and `label` or `labels`. Rows without a label are ignored.
+    Rows that match no image of the store are returned and are not an error.
     """
-    listed = [item for item in read_table(Path(table)) if item.labels is not None]
-    if not listed:
+    items = [item for item in read_table(Path(table)) if item.labels is not None]
+    if not items:
         raise DatasetError(
             f"a table of labels must have a column label or labels, got none filled in {table}; "
             "rename the one that holds them"
@@ -65,8 +65,8 @@ def label_images(
     changes: dict[str, Change] = {}
     base: dict[str, Labels] = {}
     unmatched: dict[str, str] = {}
-    for done, item in enumerate(listed, start=1):
-        progress("matching", done, len(listed))
+    for done, item in enumerate(items, start=1):
+        progress("matching", done, len(items))
         row = _only_match(matcher.find(item), item, unmatched)
         if row is not None:
             content = str(row.sha256)
@@ -79,19 +79,19 @@ def label_images(
 
 
 def _only_match(
-    found: Sequence[Row], item: Item, unmatched: dict[str, str]
+    matches: Sequence[Row], item: Item, unmatched: dict[str, str]
 ) -> Row | None:
-    """Return the one row, or note why there is none."""
-    contents = {row.sha256 for row in found}
-    if not found:
+    """Return the only matching row; None if there is no such row, and why in `unmatched`."""
+    contents = {row.sha256 for row in matches}
+    if not matches:
         unmatched[item.id] = "no image of the store"
     elif len(contents) > 1:
-        ids = ", ".join(row.id for row in found[:3])
-        unmatched[item.id] = f"{len(found)} images of the store, such as {ids}"
-    elif found[0].sha256 is None:
+        ids = ", ".join(row.id for row in matches[:3])
+        unmatched[item.id] = f"{len(matches)} images of the store, such as {ids}"
+    elif matches[0].sha256 is None:
         unmatched[item.id] = "an image that cannot be read"
     else:
-        return found[0]
+        return matches[0]
     return None
 
 
@@ -113,23 +113,23 @@ def export_labels(store: Store, path: str | Path) -> int:
 
 def record_pixels(store: Store, log: LabelLog, progress: Progress = silent) -> None:
     """Record a hash of the pixels of all labelled images, so that re-saved files are recognised."""
-    known = log.pixels()
-    labelled = [
-        content for content, labels in log.current().items() if labels is not None
-    ]
-    wanted = {content for content in labelled if content not in known}
-    if not wanted:
+    recorded = log.pixels()
+    missing = set()
+    for content, labels in log.current().items():
+        if labels is not None and content not in recorded:
+            missing.add(content)
+    if not missing:
         return
-    rows = [row for row in store.rows().values() if row.sha256 in wanted]
+    rows = [row for row in store.rows().values() if row.sha256 in missing]
     hashes: dict[str, str] = {}
     for done, row in enumerate(rows, start=1):
         progress("pixels", done, len(rows))
         content = str(row.sha256)
         _, data = find_again(store.folder, row.path, content)
         if data is not None and content not in hashes:
-            found = pixel_hash(ImageBytes(row.path, data))
-            if found is not None:
-                hashes[content] = found
+            hash_ = pixel_hash(ImageBytes(row.path, data))
+            if hash_ is not None:
+                hashes[content] = hash_
     log.record_pixels(hashes, origin="label")
 
 
@@ -155,32 +155,36 @@ def carry_labels_over(store: Store, log: LabelLog, before: Collection[str]) -> i
     """
     pixels, current = log.pixels(), log.current()
     rows = {str(row.sha256): row for row in store.rows().values() if row.sha256}
-    lost = {}
+    lost: dict[
+        str, str
+    ] = {}  # contents whose file is gone, by the hash of their pixels
     for content, labels in current.items():
-        if (
-            labels is not None
-            and content in pixels
-            and not _is_there(store, rows.get(content))
-        ):
+        if labels is None or content not in pixels:
+            continue
+        if not _exists(store, rows.get(content)):
             lost[pixels[content]] = content
-    sizes = {found.partition(":")[0] for found in lost}
+    if not lost:
+        return 0
+    lost_sizes = {hash_.partition(":")[0] for hash_ in lost}
     changes = []
     hashes = {}
-    for content in sorted(rows.keys() - set(before) - current.keys() if lost else ()):
+    for content in sorted(rows.keys() - set(before) - current.keys()):
         row = rows[content]
         _, data = find_again(store.folder, row.path, content)
-        if data is None or _size(data) not in sizes:
+        if data is None or _size(data) not in lost_sizes:
             continue
-        found = pixel_hash(ImageBytes(row.path, data))
-        if found in lost:
-            hashes[content] = found
-            changes.append(Change(content, row.path, current[lost[found]], row.labels))
+        hash_ = pixel_hash(ImageBytes(row.path, data))
+        if hash_ in lost:
+            hashes[content] = hash_
+            labels = current[lost[hash_]]
+            changes.append(Change(content, row.path, labels, row.labels))
     log.record_pixels(hashes, origin="extract")
     act = log.append(changes, origin="extract, same pixels")
     return 0 if act is None else len(act.changes)
 
 
-def _is_there(store: Store, row: Row | None) -> bool:
+def _exists(store: Store, row: Row | None) -> bool:
+    """Whether the file of a row can be found."""
     if row is None or row.sha256 is None:
         return False
     return find_again(store.folder, row.path, row.sha256)[0] is not None

@@ -1,7 +1,7 @@
-"""Embeddings of texts, kept in the folder of a store.
+"""Embeddings of texts, cached in the folder of a store.
 
-Networks with a text tower (CLIP, SigLIP) give texts and images embeddings that are compared by
-their dot product. Texts that were asked before are read from `texts.safetensors` in the store,
+Networks with a text tower (CLIP, SigLIP) compute embeddings of texts and images that are compared
+by their dot product. Texts that were encoded before are read from `texts.safetensors` in the store,
 without torch and without the network.
 """
 
@@ -26,15 +26,15 @@ from deepfishing.util.files import read_regular, replacing
 EMBEDDING = "x7"  # the factor that texts are compared with
 FILE = "texts.safetensors"
 MAX_FILE_BYTES = 64 * 2**20
-MAX_TEXTS = 4096  # that are kept; the oldest leave first
+MAX_TEXTS = 4096  # in the file; the oldest are dropped first
 VECTORS, FACTS = "vectors", "facts"  # tensors of the file
 
 Encode = Callable[[Sequence[str]], Array]
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
-    """Embeddings by their texts, and by what the library makes scores of cosines."""
+class _Cached:
+    """Embeddings by their texts; the library computes scores as scale * cosine + bias."""
 
     vectors: dict[str, Array]
     scale: float = 1.0
@@ -49,12 +49,12 @@ class TextVectors:
     folder : Path
         Of the store.
     settings : mapping
-        Of the store; they say which network it is.
+        Of the store; they identify the network.
 
     Attributes
     ----------
     scale, bias : float
-        By which the library makes scores of cosines; known after the first call.
+        The library computes scores as scale * cosine + bias. Set by the first call.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -76,19 +76,19 @@ class TextVectors:
         return NetworkRef.from_dict(self._settings)
 
     def __call__(self, texts: Sequence[str]) -> Array:
-        """Return embeddings (n, d) of unit length, and keep those that are new."""
+        """Return embeddings (n, d) of unit length, and cache those that are new."""
         with self._lock:
-            kept = self._read()
-            new = [text for text in dict.fromkeys(texts) if text not in kept.vectors]
+            cached = self._read()
+            new = [text for text in dict.fromkeys(texts) if text not in cached.vectors]
             if new:
-                vectors = kept.vectors | self._made(new)
-                kept = _Kept(vectors, self.scale, self.bias)
-                self._write(kept)
-            self.scale, self.bias = kept.scale, kept.bias
-        return np.stack([kept.vectors[text] for text in texts])
+                vectors = cached.vectors | self._encode_new(new)
+                cached = _Cached(vectors, self.scale, self.bias)
+                self._write(cached)
+            self.scale, self.bias = cached.scale, cached.bias
+        return np.stack([cached.vectors[text] for text in texts])
 
-    def _made(self, texts: Sequence[str]) -> dict[str, Array]:
-        """Embeddings by the text tower, which is loaded when it is first needed."""
+    def _encode_new(self, texts: Sequence[str]) -> dict[str, Array]:
+        """Return embeddings by the text tower, which is loaded when it is first needed."""
         if self._encode is None:
             # torch takes seconds to load
             from deepfishing.networks.texts import load_text_tower
@@ -97,8 +97,8 @@ class TextVectors:
             self.scale, self.bias, self._encode = tower.scale, tower.bias, tower.encode
         return dict(zip(texts, self._encode(texts), strict=True))
 
-    def _read(self) -> _Kept:
-        """What is kept; nothing where the file is damaged or of other weights."""
+    def _read(self) -> _Cached:
+        """Return the cache; it is empty if the file is damaged or of other weights."""
         try:
             tensors = safetensors.numpy.load(read_regular(self.path, MAX_FILE_BYTES))
             vectors = tensors[VECTORS]
@@ -113,24 +113,24 @@ class TextVectors:
             TypeError,
             safetensors.SafetensorError,
         ):
-            return _Kept({})
+            return _Cached({})
         if not fits or vectors.ndim != 2 or len(texts) != len(vectors):
-            return _Kept({})
+            return _Cached({})
         if vectors.dtype != np.float32 or not np.isfinite(vectors).all():
-            return _Kept({})
-        return _Kept(dict(zip(texts, vectors, strict=True)), scale, bias)
+            return _Cached({})
+        return _Cached(dict(zip(texts, vectors, strict=True)), scale, bias)
 
-    def _write(self, kept: _Kept) -> None:
-        """Keep the embeddings; a folder that cannot be written costs the text tower next time."""
-        texts = list(kept.vectors)[-MAX_TEXTS:]
+    def _write(self, cached: _Cached) -> None:
+        """Write the cache; if the folder cannot be written, the texts are encoded again later."""
+        texts = list(cached.vectors)[-MAX_TEXTS:]
         facts = {
             "texts": texts,
             "weights_sha256": self.reference.weights_sha256,
-            "scale": kept.scale,
-            "bias": kept.bias,
+            "scale": cached.scale,
+            "bias": cached.bias,
         }
         tensors: dict[str, Array] = {
-            VECTORS: np.stack([kept.vectors[text] for text in texts]).astype(
+            VECTORS: np.stack([cached.vectors[text] for text in texts]).astype(
                 np.float32
             ),
             FACTS: np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8),
