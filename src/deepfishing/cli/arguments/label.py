@@ -44,7 +44,7 @@ class Label:
         "The table goes to --out, to be looked through and given back.",
     ] = None
     prompt: Annotated[
-        str, "What is said of a class, its name in place of {}.", MORE
+        str, "Text for a class, with {} for its name.", MORE
     ] = PROMPT
     out: Annotated[Path | None, "The .csv of --classes."] = None
     rename: Annotated[

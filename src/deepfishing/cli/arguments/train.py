@@ -48,7 +48,7 @@ class Train:
         "network reads texts.",
     ] = None
     prompt: Annotated[
-        str, "What is said of a class, its name in place of {}.", MORE
+        str, "Text for a class, with {} for its name.", MORE
     ] = PROMPT
     split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval"
     features: Annotated[
