@@ -43,9 +43,7 @@ class Label:
         "Names of classes, a line each: suggest one for each photo without a label, by words. "
         "The table goes to --out, to be looked through and given back.",
     ] = None
-    prompt: Annotated[
-        str, "Text for a class, with {} for its name.", MORE
-    ] = PROMPT
+    prompt: Annotated[str, "Text for a class, with {} for its name.", MORE] = PROMPT
     out: Annotated[Path | None, "The .csv of --classes."] = None
     rename: Annotated[
         tuple[str, str] | None, "Rename a class, or merge it into another: OLD NEW."

@@ -47,9 +47,7 @@ class Train:
         "Names of classes, a line each: a classifier by words, without labels, of a store whose "
         "network reads texts.",
     ] = None
-    prompt: Annotated[
-        str, "Text for a class, with {} for its name.", MORE
-    ] = PROMPT
+    prompt: Annotated[str, "Text for a class, with {} for its name.", MORE] = PROMPT
     split: Annotated[str, "Split of a VOC tree to train on.", MORE] = "trainval"
     features: Annotated[
         str,
