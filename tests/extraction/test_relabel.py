@@ -164,3 +164,31 @@ def test_labels_can_be_written_while_an_extraction_runs(store, tmp_path):
     with store.writing():
         done = label_images(store, write_table(tmp_path / "fixes.csv", ("1.png", "a")))
     assert done.changed == 1
+
+
+def test_a_table_that_is_extracted_comes_before_folder_names(
+    store, photos, toy_network, tmp_path
+):
+    table = write_table(tmp_path / "relabel.csv", ("photos/cats/2.png", "dogs"))
+    how = {"network": toy_network, "features": "x7"}
+    extract_to(store.folder, table, **how)
+    assert labels_of(store)["cats/2.png"] == ("dogs",)
+    extract_to(store.folder, photos, **how)
+    assert labels_of(store)["cats/2.png"] == ("dogs",)
+    # what a person wrote later comes before the same table
+    label_images(store, write_table(tmp_path / "fix.csv", ("cats/2.png", "birds")))
+    extract_to(store.folder, table, **how)
+    assert labels_of(store)["cats/2.png"] == ("birds",)
+    LabelLog.open(store.folder).undo(origin="test")
+    assert labels_of(store)["cats/2.png"] == ("dogs",)
+
+
+def test_a_list_of_files_takes_no_labels_away(store, photos, toy_network):
+    before = labels_of(store)
+    files = sorted(photos.rglob("*.png"))
+    extract_to(store.folder, files, network=toy_network, features="x7")
+    extract_to(store.folder, files[0], network=toy_network, features="x7")
+    assert labels_of(store) == before
+    files[0].write_bytes(files[1].read_bytes())  # another picture at this place
+    extract_to(store.folder, files, network=toy_network, features="x7")
+    assert labels_of(store)["cats/1.png"] is None

@@ -30,6 +30,7 @@ from deepfishing.extraction.estimate import estimate
 from deepfishing.extraction.options import LOCAL
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.images.sources import find_images, passed_over_in
+from deepfishing.images.tables import is_table
 from deepfishing.store import Store
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def run_extract(args: Extract) -> None:
             retry=args.retry,
             prune=args.prune,
             strict=args.strict,
+            keep_labels=not args.albums,
+            table=str(args.images) if is_table(args.images) else "",
             progress=watch,
             on_failure=watch.failure,
             notice=print_note,

@@ -28,7 +28,7 @@ from deepfishing.extraction.options import (
     split_options,
 )
 from deepfishing.extraction.outliers import is_unmeasured, measure_precision
-from deepfishing.extraction.relabel import labels_follow_pixels
+from deepfishing.extraction.relabel import labels_follow_pixels, log_corrections
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.to_store import (
     Extraction,
@@ -40,6 +40,7 @@ from deepfishing.extraction.to_store import (
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
+from deepfishing.images.tables import is_table
 from deepfishing.networks.caffe.files import given_mean
 from deepfishing.networks.prompts import read_classes
 from deepfishing.networks.reference import (
@@ -78,6 +79,8 @@ def extract_to(
     retry: bool = False,
     prune: bool = False,
     strict: bool = False,
+    keep_labels: bool = True,
+    table: str = "",
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
     notice: Callable[[str], None] | None = None,
@@ -107,8 +110,11 @@ def extract_to(
         Batch size, memory, engine and device, which change no stored number.
     on : str
         `local`, `ray`, or `ray://HOST:PORT` of a Ray cluster.
-    retry, prune, strict, progress, on_failure
+    retry, prune, strict, keep_labels, progress, on_failure
         See `extract_to_store`.
+    table : str
+        Name of the table that the images are from, if their labels are a table's. Labels that
+        differ from those in the store go to its label log, which comes before folder names.
     notice : callable, optional
         Called with a line for each assumption that was made when the network was loaded.
     options
@@ -167,10 +173,15 @@ def extract_to(
             retry=retry,
             prune=prune,
             strict=strict,
+            keep_labels=keep_labels,
             progress=progress,
             on_failure=on_failure,
         )
         stack.enter_context(labels_follow_pixels(opened))
+        if isinstance(images, str | Path) and is_table(images):
+            table = str(images)
+        if table and items is not None:
+            stack.enter_context(log_corrections(opened, items, f"extract {table}"))
         if items is not None:
             return run(items)
         return _sum_of_parts(map(run, _refuse_other_images(opened, parts)))

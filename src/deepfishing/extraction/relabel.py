@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deepfishing.errors import DatasetError, ImageError
 from deepfishing.images.item import ImageBytes, Item
-from deepfishing.images.matching import Matcher
+from deepfishing.images.matching import Matcher, keep_known_ids
 from deepfishing.images.preprocess import open_image, open_picture
 from deepfishing.images.sources import find_again
 from deepfishing.images.tables import read_table
@@ -144,6 +144,45 @@ def labels_follow_pixels(store: Store) -> Iterator[None]:
     before = {row.sha256 for row in store.rows().values() if row.sha256}
     yield
     carry_labels_over(store, log, before)
+
+
+@contextmanager
+def log_corrections(
+    store: Store, items: Sequence[Item | Path], origin: str
+) -> Iterator[None]:
+    """Write labels of a table that correct those of the store to its log, after an extraction.
+
+    Otherwise the names of folders would come back when the folder is extracted again. A label
+    that the log or the store has of the same table already is no correction, so what people have
+    changed since then stays.
+    """
+    stored = store.rows()
+    before = {row.id: row.labels for row in store.labelled_rows()}
+    yield
+    log = LabelLog.open(store.folder)
+    known = set()
+    for act in log.history():
+        if act.origin == origin:
+            known |= {(change.content, change.labels) for change in act.changes}
+    rows = store.rows()
+    labelled = [
+        item for item in items if isinstance(item, Item) and item.labels is not None
+    ]
+    changes = []
+    for item in keep_known_ids(labelled, rows):
+        row = rows.get(item.id)
+        if row is None or row.sha256 is None or item.id not in stored:
+            continue
+        is_known = (row.sha256, item.labels) in known
+        if not is_known and item.labels not in (
+            stored[item.id].labels,
+            before[item.id],
+        ):
+            changes.append(
+                Change(row.sha256, row.path, item.labels, before=before[item.id])
+            )
+    if log.append(changes, origin=origin) is not None:
+        record_pixels(store, log)
 
 
 def carry_labels_over(store: Store, log: LabelLog, before: Collection[str]) -> int:

@@ -150,6 +150,7 @@ def extract_to_store(
     retry: bool = False,
     prune: bool = False,
     strict: bool = False,
+    keep_labels: bool = True,
     progress: Progress | None = None,
     on_failure: OnFailure | None = None,
 ) -> Extraction:
@@ -170,6 +171,8 @@ def extract_to_store(
         Drop ids that are not among the images. Features that no id needs are always dropped.
     strict : bool
         Stop if an image cannot be used, before anything is computed; otherwise it is left out.
+    keep_labels : bool
+        An image that comes without labels keeps those that the store has of its content.
     progress, on_failure : callable
         Called with a stage, the finished amount and the total; and with id and reason of each
         image that turns out to be unusable.
@@ -182,6 +185,8 @@ def extract_to_store(
         old = store.rows()
         items = keep_known_ids(_as_items(images), old)
         rows = _list_rows(items, old, report_progress, executor)
+        if keep_labels:
+            rows = [_with_known_labels(row, old.get(row.id)) for row in rows]
         if retry:
             store.forget_errors({row.sha256 for row in rows if row.sha256})
         removed = tuple(sorted(old.keys() - {row.id for row in rows}))
@@ -267,6 +272,15 @@ def _list_row(item: Item, before: Row | None) -> Row:
     if before.labels == item.labels:
         return before
     return replace(before, labels=item.labels)
+
+
+def _with_known_labels(row: Row, before: Row | None) -> Row:
+    """Return a row without labels with those that the store has of the same content."""
+    if row.labels is not None or before is None or before.labels is None:
+        return row
+    if row.sha256 is None or row.sha256 != before.sha256:
+        return row
+    return replace(row, labels=before.labels)
 
 
 def _hash(item: Item) -> Hashed:

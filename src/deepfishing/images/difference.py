@@ -29,13 +29,13 @@ FINE, COARSE = 2.0, 8.0
 STRIDE = 4  # pixels whose mean is taken before the coarse smoothing, which saves most of its time
 MAX_LEVELS = {(FINE, 0): 16.0, (FINE, 1): 16.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
 MAX_MULTIPLE = {(FINE, 0): 8.0, (FINE, 1): 10.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
-MAX_MULTIPLE_RESIZED = 4.0  # of the key (FINE, 0): a smaller copy has less noise
+MAX_MULTIPLE_RESIZED = 5.0  # of the key (FINE, 0): a smaller copy has less noise
 ROUNDING = {FINE: 1.0, COARSE: 0.5}  # grey levels that always are allowed
 LEAST_NOISE = 0.25  # grey levels, of rounding to bytes
 
 # Changed structure: the share of the variance in a neighbourhood that differs.
 MAX_CHANGED = 0.3
-MAX_CHANGED_RESIZED = 0.04  # letters are smaller in a smaller copy
+MAX_CHANGED_RESIZED = 0.08  # letters are smaller in a smaller copy
 CHANGED_RADIUS = 3.0
 SOFTEN = (
     32.0  # variance that encoding removes from a neighbourhood that is all but flat
@@ -45,7 +45,7 @@ SHARP = 0.7  # radius of the smoothing before that, far below that of a letter
 # Energy: the squared difference of a neighbourhood, as a multiple of what the noise of the encoding
 # and an error of the alignment explain.
 ENERGY_RADIUS = 1.5
-MAX_ENERGY, MAX_ENERGY_RESIZED = 3.8, 2.9
+MAX_ENERGY, MAX_ENERGY_RESIZED = 3.8, 2.3
 ALIGNMENT_ERROR = 0.1  # pixels
 
 # Grain: the finest details where a photo is smooth, which are the noise of its sensor. It is the

@@ -12,7 +12,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -81,6 +81,11 @@ def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
     return replace(
         known, labels=tuple(dict.fromkeys((*(known.labels or ()), *item.labels)))
     )
+
+
+def is_table(source: str | Path) -> bool:
+    """Whether a source of images is a table, by the end of its name."""
+    return PurePosixPath(str(source)).suffix.lower() in TABLES
 
 
 def labels_in(path: Path) -> int:
