@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,11 @@ from deepfishing.search.hits import IMAGENET_CLASSES, imagenet_names
 from deepfishing.search.index import Embedding
 from deepfishing.store import Store
 from deepfishing.store.side_files import pack_keys, read_side, unpack_keys, write_side
+from deepfishing.util.machine import cores
 from deepfishing.util.progress import Progress, silent
 
 NEIGHBOURS = 15
+MIN_PHOTOS_FOR_THREADS = 1000
 FEW = 5  # contents up to which there is nothing to lay out
 LANDMARKS = 1000
 STEPS = 150, 300  # of t-SNE, with exaggeration and without
@@ -227,7 +228,8 @@ def _by_open_tsne(graph: csr_matrix, start: Array, progress: Progress) -> Array:
     """t-SNE of the neighbours' graph, (n, 2)."""
     tsne: Any = importlib.import_module("openTSNE")
     affinities = tsne.affinity.PrecomputedAffinities(graph)
-    jobs = os.cpu_count() or 1
+    # threads that wait for each other at every step take longer than a few photos
+    jobs = cores() if len(start) >= MIN_PHOTOS_FOR_THREADS else 1
     embedding = tsne.TSNEEmbedding(start, affinities, n_jobs=jobs, random_state=SEED)
     for step in range(0, sum(STEPS), 50):
         early = (
