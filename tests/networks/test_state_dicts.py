@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from deepfishing.errors import WeightsError
@@ -79,8 +80,37 @@ def test_other_names_are_matched_by_order_and_shape(mobile, tmp_path):
     torch.testing.assert_close(network.module.state_dict(), mobile)
 
 
+def test_the_tensors_below_one_prefix_are_taken(mobile, tmp_path):
+    inside = {f"encoder.backbone.{n}": t for n, t in mobile.items()}
+    both = {**{f"student.{n}": t for n, t in mobile.items()},
+            **{f"teacher.{n}": t + 1 for n, t in mobile.items()}}  # fmt: skip
+    save_file(inside, tmp_path / "sorted.safetensors")
+    network = load_network(MOBILE, tmp_path / "sorted.safetensors")
+    assert network.notes[-1] == "weights are those below encoder.backbone."
+    torch.testing.assert_close(network.module.state_dict(), mobile)
+    torch.save({**inside, "loss.weight": torch.ones(2)}, tmp_path / "larger.pt")
+    network = load_network(MOBILE, tmp_path / "larger.pt")
+    assert network.notes[-1].endswith("1 other tensors are left out")
+    torch.testing.assert_close(network.module.state_dict(), mobile)
+    torch.save(both, tmp_path / "both.pt")
+    with pytest.raises(WeightsError, match="missing"):
+        load_network(MOBILE, tmp_path / "both.pt")
+
+
+def test_weights_under_any_one_key_are_found(mobile, tmp_path):
+    torch.save({"network": mobile, "epoch": 3}, tmp_path / "one.pt")
+    network = load_network(MOBILE, tmp_path / "one.pt")
+    torch.testing.assert_close(network.module.state_dict(), mobile)
+    torch.save({"student": mobile, "teacher": mobile}, tmp_path / "two.pt")
+    with pytest.raises(
+        WeightsError, match="of one network, got those of student, teac"
+    ):
+        load_network(MOBILE, tmp_path / "two.pt")
+
+
 def test_what_fits_in_part_is_refused(mobile, tmp_path):
-    renamed = {f"blocks.{n}": t for n, t in mobile.items()}
+    renamed = {n.replace("features.", "blocks."): t for n, t in mobile.items()}
+    renamed = {n.replace("classifier.", "top."): t for n, t in renamed.items()}
     first, second = list(renamed)[:2]
     swapped = {second: renamed.pop(second), first: renamed.pop(first), **renamed}
     middle = {n: t for n, t in mobile.items() if not n.startswith("features.3.")}

@@ -36,6 +36,7 @@ from deepfishing.networks.state_dicts import (
     match_by_order,
     missing_layers,
     remove_layers,
+    remove_prefix,
 )
 from deepfishing.networks.weights import load_into, read_weights
 
@@ -108,8 +109,9 @@ def _fit(library: str, model: str, is_published: bool, tensors: Tensors) -> _Fit
         return _Fitted(module, facts, tensors)
     if library == "timm":
         tensors = timm_models.convert(module, tensors)
-    tensors, note = match_by_order(module, tensors)
-    notes = (note,) if note else ()
+    tensors, of_prefix = remove_prefix(module, tensors)
+    tensors, of_order = match_by_order(module, tensors)
+    notes = tuple(note for note in (of_prefix, of_order) if note)
     classes = _count_classes(module, tensors)
     if classes is not None:
         module, facts = make(model, False, classes)

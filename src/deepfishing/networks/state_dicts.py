@@ -7,6 +7,7 @@ classifier. What is done about it is reported in a note; what remains different 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from torch import Tensor, nn
@@ -14,6 +15,44 @@ from torch import Tensor, nn
 COUNTER = "num_batches_tracked"  # of batch normalisation, which files may lack
 
 Tensors = Mapping[str, Tensor]
+
+
+def remove_prefix(module: nn.Module, tensors: Tensors) -> tuple[Tensors, str]:
+    """Take the tensors of a module out of a larger one, such as those below `backbone.`.
+
+    One prefix must lead to half of the module's names and to more than any other; otherwise, and
+    where names agree as they are, the tensors are returned as they are.
+
+    Returns
+    -------
+    tensors : mapping from str to Tensor
+    note : str
+        What was done; empty where nothing was.
+    """
+    own = _without_counters(module.state_dict())
+    if any(name in own for name in tensors):
+        return tensors, ""
+    counts: Counter[str] = Counter()
+    for name in tensors:
+        parts = name.split(".")
+        for number in range(1, len(parts)):
+            if ".".join(parts[number:]) in own:
+                counts[".".join(parts[:number]) + "."] += 1
+    likely = counts.most_common(2)
+    if not likely or (len(likely) == 2 and likely[0][1] == likely[1][1]):
+        return tensors, ""
+    prefix, count = likely[0]
+    if count < len(own) / 2:
+        return tensors, ""
+    taken = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    note = f"weights are those below {prefix}"
+    if len(taken) < len(tensors):
+        note += f", {len(tensors) - len(taken)} other tensors are left out"
+    return taken, note
 
 
 def match_by_order(module: nn.Module, tensors: Tensors) -> tuple[Tensors, str]:

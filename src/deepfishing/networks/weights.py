@@ -123,36 +123,70 @@ def _read(path: Path) -> object:
         raise WeightsError(f"{path} is damaged or not a {kind}; get it again") from None
 
 
-def _plain_tensors(found: object, path: Path) -> dict[str, Tensor]:
-    for key in KEYS:
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict) or not found:
+def _plain_tensors(content: object, path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file's content, half precision widened, without prefixes."""
+    tensors = _find_state_dict(content, path)
+    if not isinstance(tensors, dict) or not tensors:
+        size = len(tensors) if isinstance(tensors, dict) else 1
         raise WeightsError(
-            f"{path} must hold a dict of named tensors, got {type(found).__name__} of "
-            f"{len(found) if isinstance(found, dict) else 1}; save `module.state_dict()`"
+            f"{path} must hold a dict of named tensors, got {type(tensors).__name__} of {size}; "
+            "save `module.state_dict()`"
         )
     others = [
-        f"{name} ({type(t).__name__})"
-        for name, t in found.items()
-        if not _is_plain(name, t)
+        f"{name} ({type(value).__name__})"
+        for name, value in tensors.items()
+        if not _is_plain(name, value)
     ]
     if others:
         raise WeightsError(
             f"{path} must hold named dense tensors only, got {len(others)} other: "
             f"{_first_few(others)}; save `module.state_dict()`"
         )
+    prefix = _common_prefix(tensors)
+    return {name.removeprefix(prefix): _widened(t) for name, t in tensors.items()}
+
+
+def _find_state_dict(content: object, path: Path) -> object:
+    """Return the weights among what a training script has saved, or the content as it is."""
+    for key in KEYS:
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict):
+        return content
+    inside = [key for key, value in content.items() if _is_state_dict(value)]
+    if len(inside) > 1:
+        raise WeightsError(
+            f"{path} must hold the weights of one network, got those of "
+            f"{_first_few([str(key) for key in inside])}; save one of them alone"
+        )
+    return content[inside[0]] if inside else content
+
+
+def _is_state_dict(value: object) -> bool:
+    if not isinstance(value, dict) or not value:
+        return False
+    return all(isinstance(tensor, Tensor) for tensor in value.values())
+
+
+def _common_prefix(names: Mapping[str, object]) -> str:
+    """Return what wrappers of modules have put before all names."""
     prefix = ""
-    while more := next(
-        (p for p in PREFIXES if all(n.startswith(prefix + p) for n in found)), ""
-    ):
-        prefix += more
-    return {
-        name.removeprefix(prefix): tensor.float()
-        if tensor.is_floating_point() and tensor.dtype != torch.float64
-        else tensor
-        for name, tensor in found.items()
-    }
+    while True:
+        longer = [
+            prefix + more
+            for more in PREFIXES
+            if all(name.startswith(prefix + more) for name in names)
+        ]
+        if not longer:
+            return prefix
+        prefix = longer[0]
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    """Return half precision as float32, other tensors as they are."""
+    if not tensor.is_floating_point() or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.float()
 
 
 def _is_plain(name: object, value: object) -> bool:

@@ -53,11 +53,13 @@ class Embedding:
     def about(self) -> str:
         """What it is, and why."""
         text = f"the tensor {self.tensor}"
+        if self.why:
+            return f"{self.why}: {text}"
         if self.rank == 3:
             text += f", {TOKEN_WORDS[self.tokens]}"
         if self.rank == 4:
             text += ", the mean of the feature map"
-        return f"{text}; {self.why}" if self.why else text
+        return text
 
 
 def asked_embedding(model: Any, pixels: Pixels, asked: str, file: str) -> Embedding:
@@ -97,7 +99,8 @@ def find_embedding(model: Any, pixels: Pixels, file: str) -> Embedding:
             return Embedding(output, len(shape))
     tensor = _tokens_after_last_norm(model, pixels)
     if tensor is not None:
-        why = f"no output of the file ({', '.join(outputs)[:80]}) is an embedding"
+        listed = ", ".join(outputs)[:80]
+        why = f"the class token after the last norm, since {listed} is no embedding"
         return Embedding(tensor, 3, "class", why)
     operators = {
         name: node.op_type for node in model.graph.node for name in node.output

@@ -198,6 +198,8 @@ def _read(path: Path) -> Any:
         raise NetworkError(
             f"{path} is damaged or not an ONNX file ({one_line(error)})"
         ) from None
+    if not model.graph.node:
+        raise NetworkError(f"{path} is damaged or not an ONNX file (it has no graph)")
     if any(tensor.external_data for tensor in model.graph.initializer):
         raise NetworkError(
             f"{path} must hold all its weights, got some in other files; write one file with "
@@ -224,9 +226,11 @@ def _find_input(model: Any, path: Path) -> Pixels:
         is_open = not isinstance(high, int) or not high
         if channels == 3 and (is_open or high == wide):
             return Pixels(inputs[0].name, None if is_open else high, channels_last)
+    type_name = package("onnx").TensorProto.DataType.Name
+    types = [type_name(kind.elem_type).lower() for kind in kinds]
     raise NetworkError(
         f"{path} must take float32 images of shape (n, 3, S, S) or (n, S, S, 3), got "
-        f"{str(shapes)[:100]} of type {[kind.elem_type for kind in kinds]}; export it so"
+        f"{str(shapes)[:100]} of type {', '.join(types)}; export it so"
     )
 
 

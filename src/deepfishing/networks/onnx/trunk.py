@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from deepfishing.errors import NetworkError, need, one_line, reraise_as
 
 package = partial(need, extra="onnxruntime")  # onnx, or what runs it
-TOLERANCE = (
-    1e-4  # of the largest number: images together and alone, parts and the whole
-)
+SILENT = 4  # the level of messages of onnxruntime
+# of the largest number: images together and alone, parts and the whole
+TOLERANCE = 1e-4
 DEFAULT_SIDE = 224  # pixels, of noise for a file that takes images of any size
 
 
@@ -132,7 +132,7 @@ def start_session(model: bytes) -> Any:
     options = runtime.SessionOptions()
     # callers bring the threads
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = SILENT  # errors are raised, and reported by us
     with reraise_as(NetworkError, "onnxruntime cannot run the .onnx file"):
         return runtime.InferenceSession(
             model, options, providers=["CPUExecutionProvider"]
