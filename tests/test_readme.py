@@ -40,7 +40,7 @@ def test_the_demo_prints_what_the_readme_says():
 
 def test_the_tree_names_files_and_folders_that_exist():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    [tree] = re.findall(r"^src/deepfishing/\n(.*?)^scripts/", page, re.S | re.M)
+    [tree] = re.findall(r"^src/deepfishing/\n(.*?)^fire/", page, re.S | re.M)
     named = re.findall(r"^  ([a-z_]+(?:/|\.py))(?:  ([a-z_]+/))?", tree, re.M)
     names = [name for pair in named for name in pair if name]
     assert len(names) > 12

@@ -104,7 +104,6 @@ def _tables(folder: Path) -> None:
         table = comparison(rows)
         left_out(rows)
         confusions(table)
-        _ = table.classes
     for group in group_points(points):
         for sheet in curve_sheets(group):
             markdown(sheet)

@@ -75,6 +75,10 @@ class StoreError(DeepFishingError, ValueError):
     """A feature store that is damaged or was made with other settings."""
 
 
+class PrecisionError(StoreError):
+    """Vectors whose kernel the precision of a store would change."""
+
+
 class FetchError(DeepFishingError, OSError):
     """A file that cannot be downloaded, or that is not the published one."""
 

@@ -174,7 +174,7 @@ def test_the_command_reads_a_folder_and_keeps_its_store_beside(
         seen.append(page.state())
         page.close()
 
-    monkeypatch.setattr("deepfishing.web.server.serve", run)
+    monkeypatch.setattr("deepfishing.cli.pages.run", run)
     done = deepfish("studio", str(photos), "--no-open", "--weights", "random")
     assert done.code == 0, done.err
     assert str(photos / ".deepfishing") in done.out

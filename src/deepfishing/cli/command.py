@@ -88,6 +88,13 @@ class Group(click.Group):
         """Write the help."""
         write_help(self, ctx, formatter)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; Ctrl-C ends it without the empty line that click prints."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise click.Abort from error
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return name, command and remaining arguments."""
         name, command, rest = super().resolve_command(ctx, args)

@@ -6,10 +6,10 @@ missing.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import AUTO, Arrays, Recipe, parse_recipe
 from deepfishing.core.recipes.language import known_recipes
-from deepfishing.errors import DatasetError, OptionError
+from deepfishing.errors import DatasetError, OptionError, PrecisionError
 from deepfishing.evaluation.record import Result
 from deepfishing.evaluation.splits import DRAWN, GIVEN, find_groups, keep_together
 from deepfishing.extraction.engines import choose_engines
@@ -37,6 +37,7 @@ from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import check_options
 from deepfishing.networks.network import Network
 from deepfishing.store import Store
+from deepfishing.store.precision import FINER
 from deepfishing.util.progress import Progress
 
 
@@ -78,7 +79,7 @@ class Experiment:
     settings: Settings  # of the features
     decisive: dict[str, Any]  # all that decides a figure beside the feature's name
 
-    @functools.cached_property
+    @cached_property
     def groups(self) -> Array:
         """Groups of copies and similar scenes: of the training images, then of the test images."""
         return find_groups(self.store, [*self.train_keys, *self.test_keys])
@@ -227,11 +228,13 @@ def prepare(
 ) -> Experiment:
     """Extract what is missing in `out`; the rest of the work needs neither images nor network."""
     settings = Settings.from_network(network, **protocol.feature_options())
-    folder = out / "features" / settings.digest[:16]
     embedding = known_recipes([EMBEDDING], network.layers).values()
-    extraction = extract_to(
-        folder,
-        [*dataset.train.items(dataset.classes), *dataset.test.items(dataset.classes)],
+    extract_features = partial(
+        extract_to,
+        images=[
+            *dataset.train.items(dataset.classes),
+            *dataset.test.items(dataset.classes),
+        ],
         network=network,
         features=[recipe.name for recipe in (*recipes, *embedding)],
         resources=protocol,
@@ -240,6 +243,15 @@ def prepare(
         strict=protocol.strict,
         **protocol.feature_options(),
     )
+    folder = out / "features" / settings.digest[:16]
+    finer = folder.with_name(f"{folder.name}-{FINER}")
+    if finer.exists():
+        folder = finer
+    try:
+        extraction = extract_features(store=folder)
+    except PrecisionError:  # of features that earlier runs did not need
+        folder = finer
+        extraction = extract_features(store=finer, precision=FINER)
     store = Store.open(folder)
     if protocol.strict:  # features that are not finite are known only now
         refuse_unreadable(extraction.failures, len(extraction.keys))

@@ -186,6 +186,7 @@ LIBRARIES: Mapping[str, str] = {
     "hf": "hf:ORG/NAME or hf:FOLDER",
     "open_clip": "open_clip:NAME/TAG or open_clip:FOLDER",
 }
+WEIGHT_SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
 TORCHSCRIPT = "torchscript"  # before the path of a program, which the user trusts
 RECORDS: Mapping[str, Record] = {record.name: record for record in _RECORDS}
 
@@ -245,6 +246,11 @@ def _elsewhere(name: str) -> str:
     if colon:
         forms = [*LIBRARIES.values(), f"{TORCHSCRIPT}:FILE"]
         return f"; {library!r} is not a library: write {', '.join(forms)}"
+    if "/" in name or "\\" in name or Path(name).suffix in WEIGHT_SUFFIXES:
+        return (
+            "; a file of weights goes with --weights, and --network says which network it is of; a "
+            f"TorchScript program is written {TORCHSCRIPT}:FILE"
+        )
     return f"; one of another library is written timm:{name}, torchvision:{name} or hf:ORG/{name}"
 
 

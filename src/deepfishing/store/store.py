@@ -29,7 +29,13 @@ from deepfishing.core.features import split_names
 from deepfishing.core.kernels import Comparable
 from deepfishing.core.rank_one import Array
 from deepfishing.core.recipes import Recipe, parse_recipe
-from deepfishing.errors import FeatureError, StoreError, need, reraise_as
+from deepfishing.errors import (
+    FeatureError,
+    PrecisionError,
+    StoreError,
+    need,
+    reraise_as,
+)
 from deepfishing.store import manifest
 from deepfishing.store.journal import Journal, finish, recover
 from deepfishing.store.label_log import LabelLog, with_current_labels
@@ -201,7 +207,7 @@ class Store:
         for name, values in factors.items():
             problem = precision_problem(name, np.asarray(values), self.precision)
             if problem:
-                raise StoreError(
+                raise PrecisionError(
                     f"{problem}; make a new store in {FINER}, or ask for {self.precision}: "
                     f"precision={self.precision!r}, on the command line --precision"
                 )
