@@ -14,7 +14,7 @@ from PIL import Image
 
 from deepfishing.images import preprocess
 from deepfishing.images.item import ImageBytes
-from deepfishing.images.preprocess import FORMATS, learn_heic
+from deepfishing.images.preprocess import FORMATS, register_heic
 from deepfishing.web.photos import check_photo
 from fuzz.formats import mutate_png
 from fuzz.rule import obey
@@ -40,7 +40,7 @@ def _image(folder: Path) -> Run:
 def _photos() -> list[bytes]:
     pixels = np.random.default_rng(0).integers(0, 256, (9, 12, 3), dtype=np.uint8)
     photo = Image.fromarray(pixels)
-    learn_heic()
+    register_heic()
     exif = Image.Exif()
     exif[0x0112] = 6
     wide = Image.fromarray(np.arange(108, dtype=np.uint16).reshape(9, 12) * 600)

@@ -22,7 +22,7 @@ def test_a_photo_in_avif_is_read(tmp_path, picture):
 
 
 def test_a_photo_in_heic_is_read(tmp_path, picture):
-    preprocess.learn_heic()
+    preprocess.register_heic()
     picture.save(tmp_path / "IMG_1.HEIC", "HEIF", quality=90)
     (item,) = find_images(tmp_path)
     assert np.abs(np.asarray(open_image(item), int) - np.asarray(picture)).mean() < 3

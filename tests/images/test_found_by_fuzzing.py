@@ -12,7 +12,7 @@ from deepfishing.errors import DatasetError, DeepFishingError, ImageError
 from deepfishing.images.folder import read_folder
 from deepfishing.images.inside import read_tar
 from deepfishing.images.item import RemoteFile, list_files
-from deepfishing.images.preprocess import FORMATS, learn_heic, open_image
+from deepfishing.images.preprocess import FORMATS, register_heic, open_image
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import read_table
 
@@ -59,7 +59,7 @@ def test_a_tiff_whose_pixels_begin_at_a_fraction_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("kind", [kind for kind in FORMATS if kind in ("AVIF", "HEIF")])
 def test_an_avif_or_heic_without_its_pixels_is_one_line(tmp_path, kind):
-    learn_heic()
+    register_heic()
     Image.new("RGB", (64, 48), (200, 9, 9)).save(tmp_path / "a", kind)
     content = (tmp_path / "a").read_bytes()
     at = content.index(b"mdat") + 4  # where the pixels are

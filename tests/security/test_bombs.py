@@ -23,7 +23,7 @@ from PIL import (
 
 from deepfishing.errors import ImageError
 from deepfishing.images.inside import read_tar
-from deepfishing.images.preprocess import FORMATS, learn_heic, open_image
+from deepfishing.images.preprocess import FORMATS, register_heic, open_image
 from deepfishing.web.photos import check_photo
 
 
@@ -96,7 +96,7 @@ def avif(kind="AVIF"):
 
 
 def heif():
-    learn_heic()
+    register_heic()
     return avif("HEIF")
 
 

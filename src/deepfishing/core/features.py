@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -39,6 +40,8 @@ NO_CLASSIFIER = "-"  # in place of its path, where a network ends with an embedd
 Kind = Literal["input", "output", "delta", "probabilities", "projected"]
 Positions = Literal["pooled", "exact", "class", "patches"] | tuple[int, int]
 TOKENS = ("class", "patches")  # which tokens of a transformer's module are taken
+
+MAX_CACHED_NAMES = 256  # names are read again for every batch and every shard
 
 # A name begins with a letter before a layer's number, or with a word before a module's path.
 _LETTERS: dict[Kind, str] = {
@@ -80,7 +83,7 @@ class Factor:
     # pooled (averaged; delta: summed), all kept, only some tokens, or projected to m1 x m2
     positions: Positions = "pooled"
 
-    @property
+    @cached_property  # every batch asks for it
     def name(self) -> str:
         """The name, also that of a folder and a column of a store."""
         letter, layer = self.symbol
@@ -246,12 +249,15 @@ def split_names(text: str) -> list[str]:
     return [name.strip() for name in re.split(r",(?![^(]*\))", text) if name.strip()]
 
 
+@lru_cache(maxsize=MAX_CACHED_NAMES)
 def parse_factor(name: str) -> Factor:
     """Read the name of a factor, such as a column of a store."""
     factor = _read(name)
-    if factor is None or (factor.kind == "projected") != isinstance(
-        factor.positions, tuple
-    ):
+    is_factor = False
+    if factor is not None:
+        has_size = isinstance(factor.positions, tuple)
+        is_factor = has_size == (factor.kind == "projected")
+    if factor is None or not is_factor:
         raise FeatureError(
             f"factor must be x, y, in or delta of a layer, such as x7 or delta8, got {name!r}"
         )
@@ -349,6 +355,7 @@ def features_of(names: Iterable[str]) -> list[Feature]:
     return [*forward, *projected, *gradients]
 
 
+@lru_cache(maxsize=MAX_CACHED_NAMES)
 def is_projected(name: str) -> bool:
     """Whether a column is a whole gradient, projected from both sides: `dW7@64x32`."""
     factor = _read(name)

@@ -45,7 +45,15 @@ def drop_unusable(
 
     `name` gives the name of an image in the reason by its index.
     """
-    finite = _finite_images(batch)
+    n = len(batch.indices)
+    finite = np.ones(n, dtype=bool)
+    for factor, values in batch.factors.items():
+        if len(values) != n:
+            raise FeatureError(
+                f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
+                "nothing of this batch is stored"
+            )
+        finite &= np.isfinite(values.reshape(n, -1)).all(axis=1)
     if finite.all():
         return batch
     indices = []
@@ -57,20 +65,6 @@ def drop_unusable(
             failures[index] = f"features are not finite: {name(index)}"
     factors = {factor: values[finite] for factor, values in batch.factors.items()}
     return Batch(indices, factors, failures)
-
-
-def _finite_images(batch: Batch) -> Array:
-    """Return which images of a batch have no NaN and no infinity in any factor."""
-    n = len(batch.indices)
-    finite = np.ones(n, dtype=bool)
-    for factor, values in batch.factors.items():
-        if len(values) != n:
-            raise FeatureError(
-                f"{factor} must have a row per image, got {len(values)} rows for {n} images; "
-                "nothing of this batch is stored"
-            )
-        finite &= np.isfinite(values.reshape(n, -1)).all(axis=1)
-    return finite
 
 
 def leave_out(batches: Iterable[Batch], failures: dict[int, str]) -> Iterator[Batch]:
@@ -110,6 +104,7 @@ def zero_gradient_note(images: Sequence[object]) -> str:
 
 
 def _is_zero(values: Array) -> Array:
+    """Return which rows are zero everywhere, (n,)."""
     return np.asarray(
         np.abs(values.reshape(len(values), -1)).max(axis=1, initial=0.0) == 0
     )

@@ -296,7 +296,8 @@ class Computer:
         if _of_module(factor):
             return partial(self.read_module, factor)
         if factor.needs_backward:
-            return partial(self.read_gradient, factor)
+            is_block_diagonal = is_grouped(self.layers[self.paths[factor][0]])
+            return partial(self.read_gradient, factor, is_block_diagonal)
         axis = own_axis(self.layers[self.paths[factor][0]]) or -1
         return partial(self.read_layer, factor, axis)
 
@@ -319,10 +320,11 @@ class Computer:
         values = [call.y if factor.kind == "output" else call.x for _, call in uses]
         return (mean_over_positions(values, [axis] * len(values)),)
 
-    def read_gradient(self, factor: Factor, taps: Taps) -> tuple[Tensor, ...]:
+    def read_gradient(
+        self, factor: Factor, is_block_diagonal: bool, taps: Taps
+    ) -> tuple[Tensor, ...]:
         """Return both factors of a gradient that is projected, or the one that is asked for."""
         uses = self.uses(factor, taps, self.layouts)
-        is_block_diagonal = is_grouped(uses[0][0])
         if isinstance(factor.positions, tuple):
             if is_block_diagonal:
                 return (block_gradients(uses),)

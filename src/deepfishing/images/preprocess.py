@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import IO, Protocol
@@ -49,7 +49,7 @@ FORMATS = tuple(_READ)
 FORMAT_NAMES = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
 EXTENSIONS = frozenset(ending for endings in _READ.values() for ending in endings)
 
-SHOWN = 5  # endings of files that were passed over
+MAX_ENDINGS = 5  # that `passed_over_text` lists
 
 
 class Openable(Protocol):
@@ -77,23 +77,22 @@ class View:
 
 
 def _with_mirror_images(*views: View) -> tuple[View, ...]:
-    return tuple(
-        View(view.scale, view.x, view.y, mirrored)
-        for view in views
-        for mirrored in (False, True)
-    )
+    """Return each view, followed by its mirror image."""
+    pairs = []
+    for view in views:
+        pairs += [view, replace(view, mirrored=True)]
+    return tuple(pairs)
 
 
 # The paper takes the central square; others are its mirror image, three scales, and four corners.
 # Scales in steps of a quarter: at 1.5 the square still shows two thirds of the short side. Corners
 # at 1.15, near the usual 256 pixels for squares of 224: each shows 87 % of the short side.
+_CENTRE_AND_CORNERS = ((0.5, 0.5), (0, 0), (1, 0), (0, 1), (1, 1))
 VIEWS: Mapping[str, tuple[View, ...]] = {
     "centre": (View(),),
     "flip": _with_mirror_images(View()),
     "scales": _with_mirror_images(View(1.0), View(1.25), View(1.5)),
-    "crops": _with_mirror_images(
-        *(View(1.15, x, y) for x, y in [(0.5, 0.5), (0, 0), (1, 0), (0, 1), (1, 1)])
-    ),
+    "crops": _with_mirror_images(*(View(1.15, x, y) for x, y in _CENTRE_AND_CORNERS)),
 }
 
 
@@ -153,19 +152,21 @@ class Preprocess:
         return centre
 
     def see(self, image: ImageLike, views: Sequence[View]) -> Array:
-        """Several views of one image (V, 3, size, size); it is decoded once."""
-        short_side = {view: round(view.scale * self.short_side) for view in views}
-        rgb = open_image(image, draft=self.oversampling * max(short_side.values()))
-
-        @cache  # a view and its mirror image are one square
-        def square(side: int, x: float, y: float) -> Array:
-            return self.normalise(self.square(rgb, side, x, y))
-
-        seen: Array = np.empty((len(views), 3, self.size, self.size), np.float32)
-        for out, view in zip(seen, views, strict=True):
-            pixels = square(short_side[view], view.x, view.y)
-            out[:] = pixels[:, :, ::-1] if view.mirrored else pixels
-        return seen
+        """Return several views of one image (V, 3, size, size); it is decoded once."""
+        short_sides = [round(view.scale * self.short_side) for view in views]
+        rgb = open_image(image, draft=self.oversampling * max(short_sides))
+        squares: dict[tuple[int, float, float], Array] = {}
+        result: Array = np.empty((len(views), 3, self.size, self.size), np.float32)
+        for out, view, short_side in zip(result, views, short_sides, strict=True):
+            # a view and its mirror image are one square
+            key = (short_side, view.x, view.y)
+            if key not in squares:
+                squares[key] = self.normalise(self.square(rgb, *key))
+            pixels = squares[key]
+            if view.mirrored:
+                pixels = pixels[:, :, ::-1]
+            out[:] = pixels
+        return result
 
     def square(self, image: Image.Image, side: int, x: float, y: float) -> Image.Image:
         """Resize an image and cut out the square at x, y."""
@@ -175,12 +176,14 @@ class Preprocess:
         return fit.square(image, side, self.size, self.resample, x, y)
 
     def normalise(self, square: Image.Image) -> Array:
-        """Pixels (3, size, size), each of the 256 values computed once and looked up."""
-        mean, std = (np.asarray(of, dtype=np.float32) for of in (self.mean, self.std))
-        values = (
-            np.arange(256, dtype=np.float32)[:, None] * np.float32(self.scale) - mean
-        ) / std
-        pixels = np.asarray(square)[:, :, :: -1 if self.order == "BGR" else 1]
+        """Return pixels (3, size, size); each of the 256 values is computed once."""
+        mean = np.asarray(self.mean, dtype=np.float32)
+        std = np.asarray(self.std, dtype=np.float32)
+        numbers = np.arange(256, dtype=np.float32)[:, None]
+        values = (numbers * np.float32(self.scale) - mean) / std
+        pixels = np.asarray(square)
+        if self.order == "BGR":
+            pixels = pixels[:, :, ::-1]
         out = np.empty((3, self.size, self.size), np.float32)
         for channel in range(3):
             values[:, channel].take(
@@ -197,7 +200,7 @@ def resize_and_crop(
     x: float = 0.5,
     y: float = 0.5,
 ) -> Image.Image:
-    """Short side to `short_side`, aspect kept, then the square of `size` pixels at x, y.
+    """Resize the short side to `short_side`, then crop the square of `size` pixels at x, y.
 
     Only what the crop shows is resampled (Pillow's `box`), so a panorama costs no more than a
     square; the pixels are those of resizing first and cropping at whole pixels then.
@@ -213,13 +216,13 @@ def resize_and_crop(
 
 def open_picture(file: IO[bytes]) -> ImageFile.ImageFile:
     """Read a picture's header; its pixels are decoded by `load`."""
-    learn_heic()
+    register_heic()
     return Image.open(file, formats=FORMATS)
 
 
 @cache
-def learn_heic() -> None:
-    """Teach Pillow to read HEIC, once."""
+def register_heic() -> None:
+    """Register the reader of HEIC with Pillow, once."""
     import pillow_heif  # takes a while to load
 
     pillow_heif.register_heif_opener()
@@ -228,11 +231,11 @@ def learn_heic() -> None:
 def passed_over_text(counts: Mapping[str, int]) -> str:
     """Describe files that are no pictures by their endings, the most frequent first."""
     order = sorted(counts, key=lambda ending: (-counts[ending], ending))
-    text = ", ".join(
-        f"{counts[ending]:,} {ending or 'without an ending'}"
-        for ending in order[:SHOWN]
-    )
-    rest = sum(counts[ending] for ending in order[SHOWN:])
+    parts = []
+    for ending in order[:MAX_ENDINGS]:
+        parts.append(f"{counts[ending]:,} {ending or 'without an ending'}")
+    text = ", ".join(parts)
+    rest = sum(counts[ending] for ending in order[MAX_ENDINGS:])
     if rest:
         text += f" and {rest:,} others"
     return text
@@ -288,9 +291,9 @@ def open_image(image: ImageLike, draft: int = 0) -> Image.Image:
 
 
 def as_bytes(pixels: Array) -> Array | None:
-    """Pixels as uint8: of uint8, of floats from 0 to 1, or of floats from 0 to 255.
+    """Return pixels as uint8: of uint8, of floats from 0 to 1, or of floats from 0 to 255.
 
-    None of others, such as those of which a mean is subtracted already.
+    Others give None, such as pixels of which a mean is subtracted already.
 
     >>> as_bytes(np.array([0.0, 0.5, 1.0])), as_bytes(np.array([0.0, 255.0])), as_bytes(-np.ones(2))
     (array([  0, 128, 255], dtype=uint8), array([  0, 255], dtype=uint8), None)
@@ -309,9 +312,9 @@ def as_bytes(pixels: Array) -> Array | None:
 def _from_array(array: Array) -> Image.Image:
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    shape_ok = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
     pixels = as_bytes(array)
-    if not shape_ok or pixels is None or pixels.size == 0:
+    if not is_image or pixels is None or pixels.size == 0:
         raise ImageError(
             "an image array must be (H, W), (H, W, 3) or (H, W, 4), of uint8, of floats from 0 to "
             f"1, or of floats from 0 to 255, got {array.dtype} of shape {array.shape}"
@@ -365,16 +368,15 @@ def _parts(values: Array, size: int = 1 << 20) -> list[Array]:
 
 
 def unreadable(items: Sequence[Item], progress: Progress = silent) -> dict[str, str]:
-    """Id and reason of each image that cannot be decoded; each is decoded as small as it can be."""
-    found = {}
+    """Return id and reason of each image that cannot be decoded at the smallest size."""
+    failures = {}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for done, (item, reason) in enumerate(
-            zip(items, pool.map(_reason, items), strict=True), 1
-        ):
+        reasons = pool.map(_reason, items)
+        for done, (item, reason) in enumerate(zip(items, reasons, strict=True), 1):
             if reason:
-                found[item.id] = reason
+                failures[item.id] = reason
             progress("checking", done, len(items))
-    return found
+    return failures
 
 
 def refuse_unreadable(failures: Mapping[str, str], images: int) -> None:
@@ -388,6 +390,7 @@ def refuse_unreadable(failures: Mapping[str, str], images: int) -> None:
 
 
 def _reason(item: Item) -> str:
+    """Return why an image cannot be decoded, or ''."""
     try:
         open_image(item, draft=1)
     except ImageError as error:

@@ -193,8 +193,9 @@ class Store:
         if known is None:
             known = {name: self.shards(name).keys() for name in (*factors, ERRORS)}
         if not self._is_precision_given:
-            first = {name: x for name, x in factors.items() if not known.get(name)}
-            self.check_precision(first)
+            new = {name: x for name, x in factors.items() if not known.get(name)}
+            if new:
+                self.check_precision(new)
         with self._transaction(is_only_writer) as journal:
             for name, table in self._tables(keys, factors, errors or {}, known):
                 if is_only_writer:
