@@ -12,7 +12,7 @@ from deepfishing.errors import DatasetError, DeepFishingError, ImageError
 from deepfishing.images.folder import read_folder
 from deepfishing.images.inside import read_tar
 from deepfishing.images.item import RemoteFile, list_files
-from deepfishing.images.preprocess import FORMATS, register_heic, open_image
+from deepfishing.images.preprocess import FORMATS, open_image, register_heic
 from deepfishing.images.sources import find_images
 from deepfishing.images.tables import read_table
 

@@ -23,7 +23,7 @@ from PIL import (
 
 from deepfishing.errors import ImageError
 from deepfishing.images.inside import read_tar
-from deepfishing.images.preprocess import FORMATS, register_heic, open_image
+from deepfishing.images.preprocess import FORMATS, open_image, register_heic
 from deepfishing.web.photos import check_photo
 
 
