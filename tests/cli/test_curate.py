@@ -234,7 +234,7 @@ def test_with_several_labels_the_one_too_much_and_the_missing_one_are_named(
         (["test/dark/0.jpg,dark"], "two classes or more are needed"),
         (["test/dark/0.jpg,dark", "test/light/0.jpg,light"], "got 2 with labels"),
         (["gone.jpg,dark"], "every row of"),
-        (["test/dark/0.jpg,"], "got none filled in"),
+        (["test/dark/0.jpg,"], "fill in that column"),
     ],
 )
 def test_labels_that_cannot_be_doubted_are_one_line(deepfish, store, rows, line):

@@ -54,8 +54,10 @@ def test_a_folder_of_images_becomes_a_store(deepfish, shapes, tmp_path):
 def test_labels_from_folders_are_reported_and_albums_give_none(deepfish, shapes):
     labelled = deepfish("extract", shapes, "s", "--features", "x7")
     assert "labels: 24 images of 2 classes: dark, light\n" in labelled.out
+    assert "names of folders; if they are albums, add --albums\n" in labelled.out
     albums = deepfish("extract", shapes, "s", "--features", "x7", "--albums")
     assert "labels" not in albums.out
+    assert "albums" not in albums.out
     rows = Store.open("s").labelled_rows()
     assert {row.labels for row in rows} == {None}
 

@@ -77,7 +77,9 @@ def test_the_list_goes_through_xargs_and_one_of_each_is_left(
     (tmp_path / "twice").mkdir()
     with (tmp_path / "list.txt").open("rb") as listed:
         subprocess.run(
-            ["xargs", "-0", "mv", "-t", "twice", "--"], stdin=listed, check=True
+            ["xargs", "-0", "-I{}", "mv", "-n", "--", "{}", "twice/"],
+            stdin=listed,
+            check=True,
         )
     assert {path.name for path in folder.iterdir()} == {
         *("original.png", "lookalike.png", "other.png"),

@@ -61,6 +61,7 @@ def test_one_group_is_named_by_what_is_seen_most(picture, store_of, tmp_path):
 def test_map_writes_a_page_without_scripts_and_a_table(deepfish, made, tmp_path):
     ran = deepfish("curate", "map", made, "--clusters", "3", "--points", "points.csv")
     assert ran.code == 0, ran.err
+    assert ran.err.endswith("next: open map.html in a browser\n")
     assert len(ran.out.splitlines()) == 3
     page = (tmp_path / "map.html").read_text()
     assert "<script" not in page

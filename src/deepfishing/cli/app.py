@@ -155,9 +155,9 @@ def _make_root() -> Group:
         {str(command.name): command for command in COMMANDS},
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
-        help="""Gradient features from frozen deep networks.
+        help="""Find, label and clean your photos with a frozen network and few labels.
 
-        Start with: deepfish extract photos store, or deepfish reproduce groceries
+        Start with: deepfish studio photos, where photos is a folder of yours
         """,
     )
     add_version = click.version_option(

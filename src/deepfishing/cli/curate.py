@@ -17,7 +17,6 @@ from deepfishing.cli.printing import (
     images_text,
     print_json,
     print_line,
-    print_next,
     print_note,
 )
 from deepfishing.cli.progress import progress_bar
@@ -290,7 +289,7 @@ def run_map(args: Map) -> None:
         print_note(
             f"left out: {gone} typical photos are not where they were, or have changed"
         )
-    print_next(("xdg-open", args.out))
+    print_note(f"next: open {args.out} in a browser")
 
 
 def _say_document(store: Path, searcher: Searcher, **facts: Any) -> None:

@@ -21,7 +21,7 @@ from deepfishing.cli.printing import (
 from deepfishing.cli.progress import JsonEvents, progress_bar
 from deepfishing.cli.summaries import (
     MAX_LISTED,
-    labels_text,
+    labels_lines,
     print_ignored_files,
     print_left_out,
 )
@@ -102,8 +102,8 @@ def run_extract(args: Extract) -> None:
         )
         print_ignored_files(passed_over)
         _summary(args.store, len(items), done, len(rows), args.prune)
-        if labels := labels_text(items):
-            print_line(f"labels: {labels}")
+        for line in labels_lines(items, args.images):
+            print_line(line)
     problem = ""
     if args.strict and done.failures:
         problem = f"{images_text(len(done.failures))} cannot be used"

@@ -9,7 +9,7 @@ from deepfishing.cli.printing import (
     print_line,
 )
 from deepfishing.cli.progress import progress_bar
-from deepfishing.cli.summaries import labels_text
+from deepfishing.cli.summaries import labels_lines
 from deepfishing.extraction.pipeline import extract_to
 from deepfishing.images.sources import find_images
 from deepfishing.util.progress import Progress
@@ -23,10 +23,12 @@ FORMATS = ("html", "markdown", "latex")
 
 def run_studio(args: Studio) -> None:
     """Run `deepfish studio`."""
-    labels = ""
+    labels: list[str] = []
     if args.photos.is_dir():
         # a problem is reported before a server starts
-        labels = labels_text(find_images(args.photos, albums=args.albums))
+        images = find_images(args.photos, albums=args.albums)
+        labels = labels_lines(images, args.photos)
+        del images  # a million of them are large
     place = find_place(args.photos)
     share_heaps()
 
@@ -52,8 +54,8 @@ def run_studio(args: Studio) -> None:
         print_line(
             f"photos of {args.photos}, features and labels in {place.store}; Ctrl-C ends"
         )
-        if labels:
-            print_line(f"labels: {labels}; --albums if folders are no classes")
+        for line in labels:
+            print_line(line)
         print_line(address.shown)
         if not args.no_open:
             webbrowser.open(address.url)

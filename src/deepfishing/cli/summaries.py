@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
@@ -14,6 +15,7 @@ from deepfishing.cli.printing import (
 )
 from deepfishing.images.item import Item
 from deepfishing.images.preprocess import passed_over_text
+from deepfishing.images.sources import is_photo_folder
 
 MAX_LISTED = 20  # images that are named one by one
 MAX_CLASSES_LISTED = 3
@@ -36,17 +38,20 @@ def print_ignored_files(counts: Mapping[str, int]) -> None:
         print_line(f"passed over: {passed_over_text(counts)}", err=True)
 
 
-def labels_text(items: Sequence[Item]) -> str:
-    """Return how many images have labels, of which classes; "" where none has."""
+def labels_lines(items: Sequence[Item], source: str | Path) -> list[str]:
+    """Return how many images have labels, of which classes; nothing where none has."""
     labelled = [item.labels for item in items if item.labels]
     if not labelled:
-        return ""
+        return []
     classes = sorted({label for labels in labelled for label in labels})
     listed = ", ".join(classes[:MAX_CLASSES_LISTED])
     if len(classes) > MAX_CLASSES_LISTED:
         listed += " ..."
     number = "1 class" if len(classes) == 1 else f"{len(classes):,} classes"
-    return f"{images_text(len(labelled))} of {number}: {listed}"
+    lines = [f"labels: {images_text(len(labelled))} of {number}: {listed}"]
+    if is_photo_folder(source):
+        lines.append("these are names of folders; if they are albums, add --albums")
+    return lines
 
 
 class Escaped:

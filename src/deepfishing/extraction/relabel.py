@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deepfishing.errors import DatasetError, ImageError
+from deepfishing.errors import ImageError
 from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.matching import Matcher, keep_known_ids
 from deepfishing.images.preprocess import open_image, open_picture
 from deepfishing.images.sources import find_again
-from deepfishing.images.tables import read_table
+from deepfishing.images.tables import read_labelled_rows
 from deepfishing.store import Row, Store
 from deepfishing.store.label_log import Act, Change, LabelLog, Labels
 from deepfishing.util.files import SEPARATOR, check_out, write_records
@@ -54,12 +54,7 @@ def label_images(
     The table has the columns `path` and `label` or `labels`. Rows without a label are ignored.
     Rows that match no image of the store are returned and are not an error.
     """
-    items = [item for item in read_table(Path(table)) if item.labels is not None]
-    if not items:
-        raise DatasetError(
-            f"a table of labels must have a column label or labels, got none filled in {table}; "
-            "rename the one that holds them"
-        )
+    items = read_labelled_rows(Path(table))
     log = LabelLog.open(store.folder)
     matcher = Matcher(store.rows().values())
     changes: dict[str, Change] = {}

@@ -118,12 +118,15 @@ def passed_over_in(source: str | Path) -> Counter[str]:
     Only a folder is searched for images. A store and a folder in VOC layout have other files, too.
     """
     path = Path(source)
-    searched = not is_url(str(source)) and is_folder(path) and voc_layout(path) is None
-    return (
-        passed_over(path)
-        if searched and not (path / "store.json").is_file()
-        else Counter()
-    )
+    if not is_photo_folder(source) or (path / "store.json").is_file():
+        return Counter()
+    return passed_over(path)
+
+
+def is_photo_folder(source: str | Path) -> bool:
+    """Whether a source is a folder of files, whose labels are the names of its folders."""
+    path = Path(source)
+    return not is_url(str(source)) and is_folder(path) and voc_layout(path) is None
 
 
 def _find(source: str, every: float, albums: bool) -> list[Item]:

@@ -64,6 +64,18 @@ def read_table(path: Path) -> list[Item]:
     return list(items.values())
 
 
+def read_labelled_rows(table: Path) -> list[Item]:
+    """Return the images of a table that have a label there; an error if none has."""
+    items = read_table(table)
+    labelled = [item for item in items if item.labels is not None]
+    if labelled:
+        return labelled
+    raise DatasetError(
+        f"a table of labels must have a label in its column label or labels, got none in {table}; "
+        "fill in that column, or rename the one that has the labels"
+    )
+
+
 def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
     """An image that two rows name: in a column `labels` it has those of both."""
     if known.path != item.path:

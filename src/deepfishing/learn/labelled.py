@@ -17,7 +17,7 @@ from deepfishing.core.rank_one import Array
 from deepfishing.errors import DatasetError
 from deepfishing.images.folder import folder_classes, is_folder, training_folder
 from deepfishing.images.matching import Matcher
-from deepfishing.images.tables import TABLES, read_table
+from deepfishing.images.tables import TABLES, read_labelled_rows
 from deepfishing.images.voc import read_split, voc_layout
 
 
@@ -113,12 +113,7 @@ def _in_table(
     source: Path, images: Sequence[_Image]
 ) -> dict[str, tuple[str, ...] | None]:
     """Labels by image, which a row names by its id or by its file."""
-    listed = [item for item in read_table(source) if item.labels is not None]
-    if not listed:
-        raise DatasetError(
-            f"a table of labels must have a column label or labels, got none filled in {source}; "
-            "rename the one that holds them"
-        )
+    listed = read_labelled_rows(source)
     matcher = Matcher(images)
     named: dict[str, tuple[str, ...] | None] = {}
     unmatched = []

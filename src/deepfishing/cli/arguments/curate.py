@@ -93,7 +93,7 @@ class Twins:
 
     Prints the paths of copies of the --kinds asked for: all but one of each picture, the one with
     the most real detail. Nothing is moved or deleted. Look at --sheet, then put the copies aside:
-    mkdir twice; deepfish curate twins store -0 | xargs -0 mv -t twice --
+    mkdir twice; deepfish curate twins store -0 | xargs -0 -I{} mv -n -- {} twice/
     """
 
     store: StoreFolder
