@@ -117,7 +117,7 @@ def test_a_search_goes_on_without_an_index_that_cannot_be_kept(deepfish, many):
     for _, ran in each_write(lambda: deepfish(*query)):
         assert ran.code == 0, ran.err
         assert json.loads(ran.out)["hits"] == hits
-        notices += ran.err.count("index cannot be kept")
+        notices += ran.err.count("index cannot be written")
         left = [path.name for path in many.folder.glob(".index/*/.*")]
         assert left == []
         told = []

@@ -306,7 +306,7 @@ def test_a_folder_that_cannot_be_written_still_gives_an_index(make_store):
     (store.folder / ".index").write_text("in the way")
     told = []
     index = Searcher(store, "dW8", "index", notice=told.append)
-    assert "index cannot be kept" in told[0]
+    assert "index cannot be written" in told[0]
     assert found(index, 1) == found(Searcher(store, "dW8", "exact"), 1)
 
 

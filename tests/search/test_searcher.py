@@ -47,7 +47,7 @@ def brute_force(arrays, by):
 def test_exact_search_is_brute_force_over_dense_gradients(
     make_store, arrays_of, monkeypatch, by, keep
 ):
-    monkeypatch.setattr(compare, "KEEP_BYTES", keep)
+    monkeypatch.setattr(compare, "MAX_CACHE_BYTES", keep)
     monkeypatch.setattr(compare, "BLOCK_BYTES", 1000)  # many blocks
     store = make_store(N)
     K = brute_force(arrays_of(store, N), by)
@@ -398,7 +398,7 @@ def test_a_network_that_has_no_name_asks_for_its_file(make_store, tmp_path):
         "scores": "",
         "source": {"kind": "published", "files": {}},
     }
-    searcher.encoder.facts = {**store.settings, **unnamed}
+    searcher.encoder.settings = {**store.settings, **unnamed}
     with pytest.raises(WeightsError, match=r"'mine' is not .* by name; pass --weights"):
         searcher.search(tmp_path / "a.png")
 

@@ -16,7 +16,7 @@ from deepfishing.search.hits import (
 
 def test_the_first_gradient_whose_classes_are_not_mixed_explains():
     recipe = parse_recipe("whiten(dW8,0.5)+x7+pow(dW8,0.5)", {7: "fc7", 8: "fc8"})
-    assert Explanation.of(recipe) == Explanation(gradient=1, has_classes=True)
+    assert Explanation.from_recipe(recipe) == Explanation(gradient=1, has_classes=True)
 
 
 def test_similarities_are_cosines_of_both_halves():

@@ -96,9 +96,15 @@ class Factor:
     @property
     def symbol(self) -> tuple[str, str]:
         """The paper's letter and its subscript: ('x', '7') is the input of layer 8."""
-        if isinstance(self.layer, str):
-            return ("x" if self.kind == "input" else _WORDS[self.kind]), self.layer
-        return _LETTERS.get(self.kind, "x"), str(self.layer - (self.kind == "input"))
+        if isinstance(self.layer, int):
+            number = self.layer
+            if self.kind == "input":
+                number -= 1
+            return _LETTERS.get(self.kind, "x"), str(number)
+        letter = _WORDS[self.kind]
+        if self.kind == "input":
+            letter = "x"
+        return letter, self.layer
 
     @property
     def note(self) -> str:
@@ -106,7 +112,9 @@ class Factor:
         if isinstance(self.positions, tuple):
             m1, m2 = self.positions
             return f"{m1}x{m2}"
-        return "" if self.positions == "pooled" else self.positions
+        if self.positions == "pooled":
+            return ""
+        return self.positions
 
     @property
     def needs_backward(self) -> bool:
@@ -117,7 +125,9 @@ class Factor:
 
     def path(self, layers: Mapping[int, str]) -> str:
         """Return the path of the module that it is read from."""
-        return self.layer if isinstance(self.layer, str) else layers[self.layer]
+        if isinstance(self.layer, str):
+            return self.layer
+        return layers[self.layer]
 
 
 @dataclass(frozen=True)

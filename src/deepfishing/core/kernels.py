@@ -33,21 +33,23 @@ class Combination(ABC):
 
     @abstractmethod
     def combine(self, grams: Iterable[Array]) -> Array:
-        """One matrix of those of the parts, which may be written over."""
+        """Return one matrix made of those of the parts, which may be overwritten."""
 
     def vectors(
         self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
     ) -> Array:
-        """Vectors with this kernel as dot product, of those of the parts; `join` multiplies two."""
+        """Return vectors with this kernel as dot product; `join` multiplies those of two parts."""
         raise FeatureError(
             f"{type(self).__name__} has no vectors; train on fewer images"
         )
 
     def __repr__(self) -> str:
-        parts = (
-            f"array {p.shape}" if isinstance(p, np.ndarray) else repr(p)
-            for p in self.parts
-        )
+        parts = []
+        for part in self.parts:
+            if isinstance(part, np.ndarray):
+                parts.append(f"array {part.shape}")
+            else:
+                parts.append(repr(part))
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def __len__(self) -> int:
@@ -75,7 +77,7 @@ class KernelSum(Combination):
         return [weight / sum(weights) for weight in weights]
 
     def combine(self, grams: Iterable[Array]) -> Array:
-        """Their weighted mean, at most two of them in memory."""
+        """Return their weighted mean, with at most two of them in memory."""
         scaled = (K * share for K, share in zip(grams, self.shares, strict=True))
         return functools.reduce(operator.iadd, scaled)
 
@@ -83,10 +85,10 @@ class KernelSum(Combination):
         self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
     ) -> Array:
         """Put the vectors of the parts side by side."""
-        both = zip(parts, self.shares, strict=True)
-        return np.concatenate(
-            [part * np.float32(share**0.5) for part, share in both], axis=1
-        )
+        scaled = []
+        for part, share in zip(parts, self.shares, strict=True):
+            scaled.append(part * np.float32(share**0.5))
+        return np.concatenate(scaled, axis=1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -100,7 +102,7 @@ class KernelProduct(Combination):
     def vectors(
         self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
     ) -> Array:
-        """The first times the second, times the third..."""
+        """Multiply the first by the second, by the third..."""
         return functools.reduce(join, parts)
 
 
@@ -114,7 +116,7 @@ class KernelRBF(Combination):
     g: float = 1.0
 
     def combine(self, grams: Iterable[Array]) -> Array:
-        """The exponential, in place."""
+        """Compute the exponential in place."""
         (K,) = grams
         K -= 1
         K *= 2 * self.g
@@ -133,7 +135,7 @@ class KernelAverage(Combination):
     weights: Array  # (n, k), scaled to unit length
 
     def combine(self, grams: Iterable[Array]) -> Array:
-        """Not a function of the parts' matrices: `gram` computes it."""
+        """Refuse: `gram` computes it, since it is not a function of the parts' matrices."""
         raise FeatureError("the kernel of averages is computed by gram")
 
     def __len__(self) -> int:
@@ -141,7 +143,7 @@ class KernelAverage(Combination):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """That of the rows that are averaged: both can be compared with each other."""
+        """The shape of the rows that are averaged: both can be compared with each other."""
         return len(self), *self.parts[0].shape[1:]
 
     def __getitem__(self, index: Any) -> Self:
@@ -150,12 +152,12 @@ class KernelAverage(Combination):
     def vectors(
         self, parts: Sequence[Array], join: Callable[[Array, Array], Array]
     ) -> Array:
-        """The weighted sums of the rows of the part."""
+        """Return the weighted sums of the rows of the part."""
         (rows,) = parts
         return weighted_sum(rows, self.numbers, self.weights)
 
     def used_rows(self) -> tuple[Comparable, csr_array]:
-        """The rows of the part that are used, and sparse weights (n, rows) that average them."""
+        """Return the rows of the part that are used, and sparse weights (n, rows) of them."""
         # takes longer to load than a command's help to show
         from scipy.sparse import csr_array
 
@@ -276,7 +278,7 @@ def gram(a: Comparable, b: Comparable | None = None, dtype: str = "float64") -> 
 
 
 def _average_gram(a: Comparable, b: KernelAverage, dtype: str) -> Array:
-    """Gram matrix of averages: W_a K W_b^T, K between the rows that are averaged."""
+    """Return the Gram matrix of averages: W_a K W_b^T, with K between the averaged rows."""
     right, V = b.used_rows()
     if a is b:
         half = V @ gram(right, None, "float32")
@@ -320,7 +322,7 @@ def weighted_sum(rows: Array, numbers: Array, weights: Array) -> Array:
 
 
 def _group_grams(features: Comparable, numbers: Array) -> Array:
-    """Kernels (n, k, k) among the rows (n, k) of each group."""
+    """Return kernels (n, k, k) among the rows (n, k) of each group."""
     if isinstance(features, KernelAverage):
         raise FeatureError("averages cannot be averaged again; use smooth once")
     if isinstance(features, Combination):
@@ -343,13 +345,12 @@ def nearest_columns(K: Array, k: int) -> tuple[Array, Array]:
     columns = np.argpartition(-K, k - 1, axis=1)[:, :k]
     values = np.take_along_axis(K, columns, axis=1)
     order = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(
-        values, order, axis=1
-    )
+    columns = np.take_along_axis(columns, order, axis=1)
+    return columns, np.take_along_axis(values, order, axis=1)
 
 
 def finite_gram(a: Comparable, b: Comparable | None = None) -> Array:
-    """The Gram matrix; features with NaN or infinity are refused."""
+    """Return the Gram matrix; refuse features with NaN or infinity."""
     K = gram(a, b)
     if not np.isfinite(K).all():
         raise FeatureError(
@@ -359,26 +360,32 @@ def finite_gram(a: Comparable, b: Comparable | None = None) -> Array:
 
 
 def leaves(features: Comparable) -> list[Array | RankOne]:
-    """The single features that a combination is made of, in order."""
-    if isinstance(features, Combination):
-        return [leaf for part in features.parts for leaf in leaves(part)]
-    return [features]
+    """Return the single features that a combination is made of, in order."""
+    if not isinstance(features, Combination):
+        return [features]
+    single: list[Array | RankOne] = []
+    for part in features.parts:
+        single += leaves(part)
+    return single
 
 
 def arrays_of(features: Comparable) -> list[Array]:
-    """The arrays of features, in order; gradients have two."""
-    found = (
-        [f.x, f.delta] if isinstance(f, RankOne) else [f] for f in leaves(features)
-    )
-    return [array for arrays in found for array in arrays]
+    """Return the arrays of features, in order; gradients have two."""
+    arrays: list[Array] = []
+    for feature in leaves(features):
+        if isinstance(feature, RankOne):
+            arrays += [feature.x, feature.delta]
+        else:
+            arrays.append(feature)
+    return arrays
 
 
 def _check_alike(a: Comparable, b: Comparable) -> None:
-    kinds = {
-        type(side) if isinstance(side, RankOne | Combination) else Array
-        for side in (a, b)
-    }
-    if len(kinds) > 1 or a.shape[1:] != b.shape[1:]:
+    """Refuse two sides of a kernel that differ in kind or width."""
+    is_same_kind = type(a) is type(b)
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        is_same_kind = True
+    if not is_same_kind or a.shape[1:] != b.shape[1:]:
         raise FeatureError(
             "both sides of a kernel must be of one kind and width, got "
             f"{type(a).__name__} of shape {a.shape} and {type(b).__name__} of shape {b.shape}"
@@ -398,7 +405,9 @@ def _single(a: Array | RankOne) -> Array | RankOne:
 
 
 def _upcast(a: Array) -> Array:
-    """Half precision as single; whole numbers, whose products would overflow, as double."""
+    """Convert half precision to single, and whole numbers, which would overflow, to double."""
     if a.dtype.kind != "f":
         return a.astype(np.float64)
-    return a.astype(np.float32) if a.dtype == np.float16 else a
+    if a.dtype == np.float16:
+        return a.astype(np.float32)
+    return a

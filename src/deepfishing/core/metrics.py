@@ -174,13 +174,15 @@ def evaluate(labels: Array, scores: Array, classes: Sequence[str]) -> Evaluation
     for column, name in enumerate(classes):
         ranking = _ranking(labels[:, column], scores[:, column])
         for method, definition in DEFINITIONS.items():
-            ap[method][name] = (
-                None if ranking is None else float(definition.ap(ranking)[0])
-            )
+            ap[method][name] = None
+            if ranking is not None:
+                ap[method][name] = float(definition.ap(ranking)[0])
     means: dict[str, float | None] = {}
     for method, by_class in ap.items():
-        known = [value for value in by_class.values() if value is not None]
-        means[method] = float(np.mean(known)) if known else None
+        values = [value for value in by_class.values() if value is not None]
+        means[method] = None
+        if values:
+            means[method] = float(np.mean(values))
     skipped = tuple(name for name in classes if ap[DEFAULT][name] is None)
     return Evaluation(ap, means, skipped)
 

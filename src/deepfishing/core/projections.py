@@ -28,7 +28,7 @@ from deepfishing.core.kernels import gram
 from deepfishing.core.rank_one import Array, RankOne
 from deepfishing.errors import FeatureError, OptionError, check_choice
 
-# How two-sided projections are drawn. Vectors of one scheme say nothing about those of another, so
+# Version of the drawing of two-sided projections. Vectors of two versions cannot be compared, so
 # stores and models record it.
 SCHEME = 2
 
@@ -71,11 +71,12 @@ class Projection(ABC):
         return vectors
 
     def state(self) -> dict[str, Array]:
-        """The arrays that make this projection; their names tell its kind."""
+        """Return the arrays of this projection; their names begin with its kind."""
         kind = type(self).__name__
-        return {
-            f"{kind}.{field.name}": getattr(self, field.name) for field in fields(self)
-        }
+        state = {}
+        for field in fields(self):
+            state[f"{kind}.{field.name}"] = getattr(self, field.name)
+        return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,15 +116,14 @@ class TensorSketch(Projection):
 
     @classmethod
     def draw(cls, d: int, D: int, m: int, seed: int = 0) -> Self:
-        """A bucket below m and a sign for every entry of x and delta."""
+        """Draw a bucket below m and a sign for every entry of x and delta."""
         random = np.random.default_rng([seed, m, d, D])
-        arrays: list[Array] = []
-        for width in (d, D):
-            arrays += [
-                random.integers(m, size=width, dtype=np.int32),
-                _signs(random, (width,)),
-            ]
-        return cls(np.array([m], dtype=np.int32), *arrays)
+        bucket_x = random.integers(m, size=d, dtype=np.int32)
+        sign_x = _draw_signs(random, d)
+        bucket_delta = random.integers(m, size=D, dtype=np.int32)
+        sign_delta = _draw_signs(random, D)
+        count = np.array([m], dtype=np.int32)
+        return cls(count, bucket_x, sign_x, bucket_delta, sign_delta)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -134,10 +134,10 @@ class TensorSketch(Projection):
         from scipy import fft
 
         m = int(self.m[0])
-        spectrum = fft.rfft(_count_sketch(x, self.bucket_x, self.sign_x, m))
-        spectrum *= fft.rfft(
-            _count_sketch(delta, self.bucket_delta, self.sign_delta, m)
-        )
+        sketch_x = _count_sketch(x, self.bucket_x, self.sign_x, m)
+        sketch_delta = _count_sketch(delta, self.bucket_delta, self.sign_delta, m)
+        spectrum = fft.rfft(sketch_x)
+        spectrum *= fft.rfft(sketch_delta)
         vectors: Array = fft.irfft(spectrum.sum(axis=1), n=m)
         return vectors
 
@@ -158,20 +158,17 @@ class Principal(Projection):
 
     @classmethod
     def fit(cls, gradients: RankOne, m: int, seed: int = 0) -> Self:
-        """Principal axes, and the entries to keep, of at most `FIT_IMAGES` of these images."""
+        """Find principal axes, and the entries to keep, on at most `FIT_IMAGES` of the images."""
         random = np.random.default_rng(seed)
-        sample = gradients[np.sort(random.permutation(len(gradients))[:FIT_IMAGES])]
-        x, delta = factors_of(sample)
-        R, S = (
-            _principal_axes(f.reshape(-1, f.shape[-1]), m, seed) for f in (x, delta)
-        )
+        chosen = np.sort(random.permutation(len(gradients))[:FIT_IMAGES])
+        x, delta = factors_of(gradients[chosen])
+        R = _principal_axes(x, m, seed)
+        S = _principal_axes(delta, m, seed)
         # The mean square of sum_p (R x_p)_i (S delta_p)_j; exact for one position, and for several
         # as if they were independent, which is enough to order the entries.
-        squares = [
-            np.square(times(f, axes)).reshape(-1, len(axes))
-            for f, axes in ((x, R), (delta, S))
-        ]
-        energy = squares[0].T @ squares[1]
+        squares_x = np.square(times(x, R)).reshape(-1, len(R))
+        squares_delta = np.square(times(delta, S)).reshape(-1, len(S))
+        energy = squares_x.T @ squares_delta
         largest = np.sort(np.argsort(energy, axis=None)[::-1][:m])
         i, j = np.unravel_index(largest, energy.shape)
         used_i, i = np.unique(i, return_inverse=True)
@@ -186,8 +183,9 @@ class Principal(Projection):
     def _project(self, x: Array, delta: Array) -> Array:
         vectors: Array = np.take(times(x, self.R), self.i, axis=2)
         vectors *= np.take(times(delta, self.S), self.j, axis=2)
-        total: Array = vectors[:, 0] if vectors.shape[1] == 1 else vectors.sum(axis=1)
-        return total
+        if vectors.shape[1] == 1:
+            return vectors[:, 0]
+        return np.asarray(vectors.sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,9 +205,8 @@ class Nystroem(Projection):
         """Take m of these images as landmarks; landmarks that are alike give fewer numbers."""
         random = np.random.default_rng(seed)
         chosen = np.sort(random.permutation(len(gradients))[:m])
-        landmarks = RankOne(
-            _single(gradients.x[chosen]), _single(gradients.delta[chosen])
-        )
+        x, delta = _single(gradients.x[chosen]), _single(gradients.delta[chosen])
+        landmarks = RankOne(x, delta)
         root = inverse_root(_gaussian(gram(landmarks), g))
         return cls(landmarks.x, landmarks.delta, root, _single(np.array([g])))
 
@@ -227,8 +224,10 @@ class Nystroem(Projection):
 
 
 def _gaussian(K: Array, g: float) -> Array:
-    """exp(2 g (K - 1)), or K itself if g is 0."""
-    return np.exp(2 * g * (K - 1)) if g else K
+    """Return exp(2 g (K - 1)), or K itself if g is 0."""
+    if not g:
+        return K
+    return np.exp(2 * g * (K - 1))
 
 
 def inverse_root(K: Array, m: int | None = None) -> Array:
@@ -266,12 +265,16 @@ def fit_projection(kind: str, gradients: RankOne, m: int, seed: int = 0) -> Proj
 
 
 def restore(state: dict[str, Array]) -> Projection:
-    """The projection whose `state()` this is."""
-    kinds = {name.partition(".")[0] for name in state}
-    kind = _CLASSES.get(kinds.pop()) if len(kinds) == 1 else None
-    values = {
-        name.partition(".")[2]: np.asarray(value) for name, value in state.items()
-    }
+    """Return the projection of a `state()`."""
+    kinds = set()
+    values = {}
+    for name, value in state.items():
+        kind_name, _, field_name = name.partition(".")
+        kinds.add(kind_name)
+        values[field_name] = np.asarray(value)
+    kind = None
+    if len(kinds) == 1:
+        kind = _CLASSES.get(kinds.pop())
     if kind is None or set(values) != {field.name for field in fields(kind)}:
         raise FeatureError(
             f"a projection's arrays must be those of one of {', '.join(_CLASSES)}, "
@@ -287,10 +290,11 @@ def _sides(gradients: RankOne, m: int) -> tuple[int, int]:
     return m1, min(D, m // m1)
 
 
-def _principal_axes(rows: Array, m: int, seed: int) -> Array:
-    """At most m leading directions of rows (n, d), without centring: orthonormal rows (r, d)."""
+def _principal_axes(factor: Array, m: int, seed: int) -> Array:
+    """Return at most m leading directions of a factor (n, P, d), not centred: rows (r, d)."""
     from sklearn.utils.extmath import randomized_svd
 
+    rows = factor.reshape(-1, factor.shape[-1])
     r = min(*rows.shape, m, MAX_AXES)
     return _single(randomized_svd(rows, r, n_iter=2, random_state=seed)[2])
 
@@ -305,10 +309,10 @@ def _count_sketch(values: Array, bucket: Array, sign: Array, m: int) -> Array:
     return sketch.reshape(*values.shape[:-1], m)
 
 
-def _signs(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    signs: Array = random.integers(2, size=shape, dtype=np.int8) * np.float32(
-        2
-    ) - np.float32(1)
+def _draw_signs(random: np.random.Generator, count: int) -> Array:
+    """Return numbers that are 1 or -1."""
+    bits = random.integers(2, size=(count,), dtype=np.int8)
+    signs: Array = bits * np.float32(2) - np.float32(1)
     return signs
 
 
@@ -328,10 +332,11 @@ def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Ar
     else:
         n, groups, D_g, d_g = gradients.shape
         d, D, dtype = groups * d_g, groups * D_g, gradients.dtype
-    R, S = (matrix.astype(dtype) for matrix in draw_matrices(d, D, m1, m2, seed))
+    R, S = draw_matrices(d, D, m1, m2, seed)
+    R, S = R.astype(dtype), S.astype(dtype)
     if isinstance(gradients, RankOne):
         return project(*factors_of(gradients, dtype), R, S)
-    # R G S^T = sum_g R_g G_g S_g^T, where R_g and S_g are the columns that group g sees
+    # R G S^T = sum_g R_g G_g S_g^T, where R_g and S_g are the columns of group g
     # (n, groups, D_g, m1)
     left = gradients @ R.reshape(m1, groups, d_g).transpose(1, 2, 0)
     projected: Array = left.reshape(n, D, m1).swapaxes(1, 2) @ S.T
@@ -341,14 +346,15 @@ def two_sided(gradients: RankOne | Array, m1: int, m2: int, seed: int = 0) -> Ar
 def draw_matrices(
     d: int, D: int, m1: int, m2: int, seed: int = 0
 ) -> tuple[Array, Array]:
-    """R (m1, d) and S (m2, D) of one seed: no other seed or shape has one of them again."""
-    both = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
-    for_x, for_delta = (np.random.default_rng(one) for one in both)
-    return _matrix(m1, d, for_x), _matrix(m2, D, for_delta)
+    """Draw R (m1, d) and S (m2, D), which differ for every seed and shape."""
+    seed_x, seed_delta = np.random.SeedSequence([seed, m1, d, m2, D]).spawn(2)
+    R = _draw_matrix(m1, d, np.random.default_rng(seed_x))
+    S = _draw_matrix(m2, D, np.random.default_rng(seed_delta))
+    return R, S
 
 
 def project(x: Array, delta: Array, R: Array, S: Array) -> Array:
-    """sum_p (R x_p)(S delta_p)^T, flattened, of x (n, P, d) and delta (n, P, D)."""
+    """Return sum_p (R x_p)(S delta_p)^T, flattened, of x (n, P, d) and delta (n, P, D)."""
     projected: Array = times(x, R).swapaxes(1, 2) @ times(delta, S)
     return projected.reshape(len(x), -1)
 
@@ -360,12 +366,15 @@ def times(values: Array, R: Array) -> Array:
 
 
 def factors_of(gradients: RankOne, dtype: Any = np.float32) -> tuple[Array, Array]:
-    """x (n, P, d) and delta (n, P, D), with P = 1 where there is no position."""
-    x, delta = (f.astype(dtype, copy=False) for f in (gradients.x, gradients.delta))
-    return (x[:, None], delta[:, None]) if x.ndim == 2 else (x, delta)
+    """Return x (n, P, d) and delta (n, P, D), with P = 1 where there is no position."""
+    x = gradients.x.astype(dtype, copy=False)
+    delta = gradients.delta.astype(dtype, copy=False)
+    if x.ndim == 2:
+        return x[:, None], delta[:, None]
+    return x, delta
 
 
-def _matrix(m: int, d: int, random: np.random.Generator) -> Array:
+def _draw_matrix(m: int, d: int, random: np.random.Generator) -> Array:
     """Draw R (m, d) with E[R^T R] = I, so <R a, R b> is <a, b> on average."""
     R: Array = random.normal(size=(m, d)) / np.sqrt(m)
     return R

@@ -30,7 +30,7 @@ from deepfishing.search import Searcher
 from deepfishing.search.collection import CURRENT, Collection
 from deepfishing.search.compare import (
     DEFAULTS,
-    PROTOTYPES_FROM,
+    MIN_PHOTOS_FOR_PROTOTYPES,
     Features,
     choose_recipe,
     sample,
@@ -230,7 +230,9 @@ def open_photos(store: Store | str | Path, features: str | None = None) -> Searc
 
 def choose_defaults(photos: int) -> tuple[str, ...]:
     """Return the recipes by which so many photos are chosen, the first one that a store has."""
-    return (WITH_PROTOTYPES, *RECIPES) if photos >= PROTOTYPES_FROM else RECIPES
+    return (
+        (WITH_PROTOTYPES, *RECIPES) if photos >= MIN_PHOTOS_FOR_PROTOTYPES else RECIPES
+    )
 
 
 def choose_photos(

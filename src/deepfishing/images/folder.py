@@ -170,16 +170,20 @@ def require_utf8(names: Iterable[str], source: object) -> None:
 
 
 def image_ids(root: Path, folder: Path) -> list[str]:
-    """Paths, relative to `root`, of all images in `folder` and below; hidden ones are left out."""
+    """Return the paths, relative to `root`, of all images in `folder` that are not hidden."""
     ids: list[str] = []
     for where, names in _walk(folder):
         parent = where.relative_to(root)
-        before = "" if parent == Path() else f"{parent.as_posix()}/"
+        prefix = ""
+        if parent != Path():
+            prefix = f"{parent.as_posix()}/"
         # there may be millions, and a Path for each would take most of the time
-        ids += [before + name for name in names if _ending(name) in EXTENSIONS]
+        ids += [prefix + name for name in names if _ending(name) in EXTENSIONS]
     if not ids:
-        others = passed_over_text(passed_over(folder))
-        reason = f"passed over: {others}" if others else "it has no files"
+        reason = "it has no files"
+        other_files = passed_over(folder)
+        if other_files:
+            reason = f"passed over: {passed_over_text(other_files)}"
         raise DatasetError(
             f"a folder of images must hold one, got none in {folder}; {reason}"
         )
@@ -209,19 +213,21 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
         )
 
     for where, folders, files in os.walk(folder, onerror=stop, followlinks=True):
-        shown = (name for name in folders if not name.startswith("."))
-        folders[:] = [name for name in shown if not leads_back(Path(where, name))]
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and not leads_back(Path(where, name))
+        ]
         yield Path(where), [name for name in files if not name.startswith(".")]
 
 
 def leads_back(folder: Path) -> bool:
-    """Whether a folder is a link to one that it lies in."""
+    """Whether a folder is a link to a folder that contains it."""
     if not os.path.islink(folder):  # noqa: PTH114  # which never raises
         return False
     target = folder.resolve()
-    return any(
-        above.resolve().is_relative_to(target) for above in folder.absolute().parents
-    )
+    parents = [parent.resolve() for parent in folder.absolute().parents]
+    return any(parent.is_relative_to(target) for parent in parents)
 
 
 def _ending(name: str) -> str:
@@ -231,20 +237,27 @@ def _ending(name: str) -> str:
 def folder_classes(ids: Sequence[str]) -> list[str | None]:
     """Return the class of each image by its folder; None for one outside of class folders."""
     splits = split_folders(ids)
-    if not splits:
-        return [id_.partition("/")[0] if "/" in id_ else None for id_ in ids]
-    parts = [id_.split("/") for id_ in ids]
-    return [some[1] if len(some) > 2 and some[0] in splits else None for some in parts]
+    classes: list[str | None] = []
+    for id_ in ids:
+        *folders, _ = id_.split("/")
+        name = None
+        if not splits and folders:
+            name = folders[0]
+        elif len(folders) > 1 and folders[0] in splits:
+            name = folders[1]
+        classes.append(name)
+    return classes
 
 
 def split_folders(ids: Sequence[str]) -> set[str]:
     """Return the outermost folders that are splits, not classes; none in most collections."""
     outermost = {id_.partition("/")[0] for id_ in ids if "/" in id_}
-    splits = {
-        name for name in outermost if name.lower() in (*TRAIN_FOLDERS, *TEST_FOLDERS)
-    }
-    train = {name for name in splits if name.lower() in TRAIN_FOLDERS}
-    return splits if splits == outermost or (train and train < splits) else set()
+    train = {name for name in outermost if name.lower() in TRAIN_FOLDERS}
+    test = {name for name in outermost if name.lower() in TEST_FOLDERS}
+    splits = train | test
+    if splits == outermost or (train and test):
+        return splits
+    return set()
 
 
 def training_folder(ids: Sequence[str]) -> str | None:
@@ -254,7 +267,9 @@ def training_folder(ids: Sequence[str]) -> str | None:
     'Train'
     """
     splits = split_folders(ids)
-    return _first(TRAIN_FOLDERS, splits) if len(splits) > 1 else None
+    if len(splits) < 2:
+        return None
+    return _first(TRAIN_FOLDERS, splits)
 
 
 def is_folder(path: Path) -> bool:
@@ -302,13 +317,13 @@ def require_images(root: Path, ids: Sequence[str]) -> None:
         )
 
 
-def read_bytes(path: Path, most: int = -1) -> bytes:
-    """Return the content of a file, or its first `most` bytes."""
+def read_bytes(path: Path, limit: int = -1) -> bytes:
+    """Return the content of a file, or its first `limit` bytes."""
     cannot = reraise_as(
         DatasetError, f"{path} cannot be read", "; get it again", OSError
     )
     with cannot, path.open("rb") as file:
-        return file.read(most)
+        return file.read(limit)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:

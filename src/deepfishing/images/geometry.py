@@ -71,18 +71,20 @@ class Fit:
             ratio = max(width, height) / side
             return round(width / ratio), round(height / ratio)
         long = int(side * max(width, height) / min(width, height))
-        return (side, long) if width <= height else (long, side)
+        if width <= height:
+            return side, long
+        return long, side
 
     def offset(self, length: int, size: int, position: float) -> int:
         """Return where a square of `size` begins; negative where it is larger than the image."""
         spare = length - size
         if spare < 0:
             missing = -spare / 2
-            return (
-                -math.ceil(missing)
-                if self.rounding == "transformers"
-                else -math.floor(missing)
-            )
+            if self.rounding == "transformers":
+                return -math.ceil(missing)
+            return -math.floor(missing)
         if position != 0.5:
             return int(spare * position)
-        return spare // 2 if self.rounding == "transformers" else round(spare / 2)
+        if self.rounding == "transformers":
+            return spare // 2
+        return round(spare / 2)

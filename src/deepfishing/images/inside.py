@@ -35,7 +35,7 @@ def read_inside(path: Path, every: float = 1.0) -> list[Item]:
 
 
 def read_tar(path: Path) -> list[Item]:
-    """The images of a tar in its order."""
+    """Return the images of a tar in its order."""
     if path.name.lower().endswith(COMPRESSED):
         raise DatasetError(
             "a tar must not be compressed, for its images are read in any order, "
@@ -58,9 +58,10 @@ def read_tar(path: Path) -> list[Item]:
                 images[info.name] = Member(info.name, info.offset_data, info.size)
             elif suffix in (".json", ".cls") and info.size <= MAX_LABEL_BYTES:
                 file = tar.extractfile(info)  # reads; does not extract
-                labels[_key(info.name)] = _labels(
-                    info.name, file.read() if file else b""
-                )
+                content = b""
+                if file is not None:
+                    content = file.read()
+                labels[_key(info.name)] = _labels(info.name, content)
     if not images:
         raise DatasetError(f"a tar of images must hold one, got none in {path}")
     classes = _class_folders(list(images))
@@ -76,7 +77,7 @@ def read_tar(path: Path) -> list[Item]:
 
 
 def _class_folders(names: list[str]) -> list[str | None]:
-    """The class folder of each member; the folder that was packed as a whole is none.
+    """Return the class folder of each member; a single folder around all of them is none.
 
     >>> _class_folders(["./photos/cat/1.jpg", "./photos/dog/2.jpg"])
     ['cat', 'dog']
@@ -123,13 +124,16 @@ def read_video(path: Path, every: float) -> list[Item]:
         stream = file.streams.video[0]
         second = 1 / float(stream.time_base)
         times = sorted({packet.pts for packet in file.demux(stream)} - {None})
-    items, due = [], 0.0
+    items = []
+    next_time = 0.0
     for pts in times:
-        at = (pts - times[0]) / second
-        if at + 1e-6 >= due:
-            name = f"t={at:.3f}".rstrip("0").rstrip(".")
-            items.append(Item(f"{path.name}/{name}", path, member=Frame(name, pts)))
-            due = (math.floor(at / every + 1e-6) + 1) * every if every else 0.0
+        time = (pts - times[0]) / second
+        if time + 1e-6 < next_time:
+            continue
+        name = f"t={time:.3f}".rstrip("0").rstrip(".")
+        items.append(Item(f"{path.name}/{name}", path, member=Frame(name, pts)))
+        if every:
+            next_time = (math.floor(time / every + 1e-6) + 1) * every
     if not items:
         raise DatasetError(f"a video must have frames, got none in {path}")
     return items

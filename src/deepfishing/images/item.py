@@ -39,7 +39,7 @@ MAX_MEMBER = 1 << 30
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
-# what tells two contents of a file apart, best first; every implementation has its own words
+# keys that differ between two contents of a file, best first; every implementation has others
 _VERSION = ("ETag", "etag", "md5Hash", "checksum", "generation")
 _TIME = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -123,7 +123,9 @@ class Item:
 
     def __str__(self) -> str:
         path = as_text(str(self.path))
-        return f"{path}/{self.member.name}" if self.member else path
+        if self.member:
+            return f"{path}/{self.member.name}"
+        return path
 
     def open(self, mode: str = "rb") -> io.BufferedReader | io.BytesIO:
         """Open the image."""
@@ -141,24 +143,24 @@ class Item:
             return io.BytesIO(tar.read(self.member.size))
 
     def signature(self) -> tuple[int, int]:
-        """Size and stamp, a time of change or a version: while they stay, so does the content."""
+        """Return size and stamp (a time of change, or a version), which tell contents apart."""
         if not isinstance(self.path, Path):
             return self.path.signature()
-        found = _stat(self.path)
-        return getattr(self.member, "size", found.st_size), getattr(found, STAMP)
+        status = _stat(self.path)
+        return getattr(self.member, "size", status.st_size), getattr(status, STAMP)
 
     def sha256(self) -> str:
-        """Hash of its content, 64 hex digits."""
+        """Return the SHA-256 of its content, 64 hex digits."""
         with self.open() as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _stat(path: Path) -> os.stat_result:
-    """Facts of a file; anything else is refused, for a pipe or a device may never end."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
+    """Return the status of a file; refuse a pipe or a device, which may never end."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise OSError("not a file")
-    return found
+    return status
 
 
 def located(folder: Path | str, name: str) -> Path | RemoteFile:
@@ -171,7 +173,7 @@ def located(folder: Path | str, name: str) -> Path | RemoteFile:
 
 
 def as_labels(value: Any, *, several: bool = False) -> tuple[str, ...] | None:
-    """Labels in a cell of a table or in JSON: a list, one, or `several` with `;` between them."""
+    """Return the labels in a cell or in JSON: a list, one, or `several` with `;` between them."""
     if value is None or value == "":
         return None
     if isinstance(value, list):
@@ -186,11 +188,13 @@ def item_at(
     folder: Path | str, name: str, id_: str, labels: tuple[str, ...] | None = None
 ) -> Item:
     """Return the item of a name in a list; a path of Windows is converted if there is no file."""
-    place = located(folder, name)
-    if "\\" in name and isinstance(place, Path) and not place.exists():
+    path = located(folder, name)
+    if "\\" in name and isinstance(path, Path) and not path.exists():
         slashes = name.replace("\\", "/")
-        return Item(slashes if id_ == name else id_, located(folder, slashes), labels)
-    return Item(id_, place, labels)
+        path = located(folder, slashes)
+        if id_ == name:
+            id_ = slashes
+    return Item(id_, path, labels)
 
 
 def as_text(name: str) -> str:
@@ -204,24 +208,26 @@ def is_url(name: str) -> bool:
 
 
 def list_files(url: str) -> dict[str, RemoteFile] | None:
-    """The files of a folder or a pattern by their path below it, in order; None for a file."""
+    """Return the files of a folder or a pattern by their path below it; None for a file."""
     cannot = reraise_as(DatasetError, f"images cannot be listed: {url}", of=OSError)
     with cannot, _file_system(url) as (system, path):
         if glob.has_magic(url):
             parts = path.split("/")
             fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
-            folder, found = "/".join(parts[:fixed]), system.glob(path, detail=True)
+            folder = "/".join(parts[:fixed])
+            listing = system.glob(path, detail=True)
         elif system.isdir(path):
-            folder, found = path, system.find(path, detail=True)
+            folder = path
+            listing = system.find(path, detail=True)
         elif system.exists(path):
             return None
         else:
             raise DatasetError(f"images must exist, got {url}, which does not exist")
     files = {}
-    for name, info in found.items():
+    for name, info in listing.items():
         below = name.removeprefix(folder).lstrip("/")
-        hidden = any(part.startswith(".") for part in PurePosixPath(below).parts)
-        if info.get("type") != "directory" and not hidden:
+        is_hidden = any(part.startswith(".") for part in PurePosixPath(below).parts)
+        if info.get("type") != "directory" and not is_hidden:
             files[below] = RemoteFile(system.unstrip_protocol(name), *_signature(info))
     return dict(sorted(files.items()))
 
@@ -240,18 +246,16 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     try:
         system, path = fsspec.url_to_fs(url)
     except ImportError as error:
-        module = str(getattr(error.__cause__, "name", None) or "fsspec").partition(".")[
-            0
-        ]
-        package = _PACKAGES.get(module, module)
-        run = (
-            pip_install(extra="remote") if module in _OF_EXTRA else pip_install(package)
-        )
+        name = str(getattr(error.__cause__, "name", None) or "fsspec")
+        module = name.partition(".")[0]
+        command = pip_install(_PACKAGES.get(module, module))
+        if module in _OF_EXTRA:
+            command = pip_install(extra="remote")
         raise MissingDependencyError(
-            f"{url} needs another package; run `{run}`"
+            f"{url} needs another package; run `{command}`"
         ) from None
     except Exception as error:
-        # unknown, or it lacks settings, or fsspec stumbles over it
+        # unknown, or it lacks settings, or fsspec fails on it
         raise DatasetError(f"URL cannot be used: {url} ({one_line(error)})") from None
     try:
         yield system, str(path)

@@ -9,6 +9,7 @@ of 14 varieties of 5 kinds of fruit, half to train and half to test, from the Gr
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import zipfile
 from collections.abc import Sequence
@@ -65,12 +66,7 @@ KINDS = {
 EACH = 25  # photographs per variety and split
 MOST = EACH * len(KINDS)
 
-# what `labels` may be -> the classes of each variety
-LABELS = {
-    "variety": {variety: {variety} for variety in KINDS},
-    "kind": {variety: {kind} for variety, kind in KINDS.items()},
-    "both": {variety: {variety, kind} for variety, kind in KINDS.items()},
-}
+LABELS = ("variety", "kind", "both")
 
 
 def load_groceries(
@@ -107,27 +103,37 @@ def load_groceries(
         if not 1 <= value <= MOST:
             raise OptionError(f"{name} must be from 1 to {MOST}, got {value}")
     check_choice("labels", labels, LABELS)
-    shown = LABELS[labels]
-    classes = tuple(sorted(set().union(*shown.values())))
+    classes_of = {variety: _classes_of(variety, labels) for variety in KINDS}
+    classes = tuple(sorted(set().union(*classes_of.values())))
     root = Path(folder) / "groceries"
     splits = []
     with zipfile.ZipFile(ARCHIVE) as archive:
         for split, n, first in (("train", n_train, 1), ("test", n_test, 1 + EACH)):
             # one of each variety, then the next of each
-            rounds = [
-                (variety, first + number) for number in range(EACH) for variety in KINDS
-            ]
-            chosen = sorted(rounds[:n])
-            ids = tuple(
-                f"{split}/{name}/{name}_{number:02d}.jpg" for name, number in chosen
-            )
-            paths = tuple(write_once(root / id_, archive.read(id_)) for id_ in ids)
-            positive = [[c in shown[variety] for c in classes] for variety, _ in chosen]
-            splits.append(
-                Split(split, ids, paths, np.where(positive, 1, -1).astype(np.int8))
-            )
+            numbers = range(first, first + EACH)
+            photographs = itertools.product(numbers, KINDS)
+            chosen = [(variety, number) for number, variety in photographs][:n]
+            ids = []
+            paths = []
+            presence = []
+            for variety, number in sorted(chosen):
+                id_ = f"{split}/{variety}/{variety}_{number:02d}.jpg"
+                ids.append(id_)
+                paths.append(write_once(root / id_, archive.read(id_)))
+                presence.append([name in classes_of[variety] for name in classes])
+            signs = np.where(presence, 1, -1).astype(np.int8)
+            splits.append(Split(split, tuple(ids), tuple(paths), signs))
         write_once(root / "LICENSE", archive.read("LICENSE"))
     return Dataset("groceries", classes, splits[0], splits[1], official_ap="area")
+
+
+def _classes_of(variety: str, labels: str) -> set[str]:
+    """Return the classes of a variety, by the option `labels`."""
+    if labels == "variety":
+        return {variety}
+    if labels == "kind":
+        return {KINDS[variety]}
+    return {variety, KINDS[variety]}
 
 
 def read_lists(
@@ -147,15 +153,18 @@ def read_lists(
     makes a path of the former.
     """
     root = find_root(Path(root), train[0], inside)
-    picture = next(
-        (one for one in pictures if is_folder((root / one).parent)), pictures[0]
-    )
-    splits: list[Classes] = [{}, {}]
-    for files, classes in zip((train, test), splits, strict=True):
+    picture = pictures[0]
+    for pattern in pictures:
+        if is_folder((root / pattern).parent):
+            picture = pattern
+            break
+
+    def read(files: Sequence[str]) -> Classes:
+        """Return the images of a split by their classes."""
+        classes: Classes = {}
         for file in files:
-            lines = [
-                one for one in read_lines(root / file) if not one[1].startswith("#")
-            ]
+            lines = list(read_lines(root / file))
+            lines = [(place, text) for place, text in lines if not text.startswith("#")]
             if not lines:
                 raise DatasetError(
                     f"a list must name an image, got none in {root / file}"
@@ -166,7 +175,9 @@ def read_lists(
                     raise DatasetError(f"a line must be like {example!r}, got {place}")
                 kind = match["kind"].replace("/", "-")
                 classes.setdefault(kind, []).append(picture.format(match["image"]))
-    return _complete(name, root, *splits)
+        return classes
+
+    return _complete(name, root, read(train), read(test))
 
 
 def read_caltech101(root: str | Path, seed: int = 0) -> Dataset:
@@ -182,9 +193,11 @@ def read_caltech101(root: str | Path, seed: int = 0) -> Dataset:
                 f"and some to test, got {len(ids)} in {root / pictures / kind}; the data set is "
                 "not complete, get it again"
             )
-    parts = {kind: divide(ids, CALTECH_TRAIN, seed) for kind, ids in kinds.items()}
-    train = {kind: first for kind, (first, _) in parts.items()}
-    test = {kind: rest[:CALTECH_TEST] for kind, (_, rest) in parts.items()}
+    train: Classes = {}
+    test: Classes = {}
+    for kind, ids in kinds.items():
+        train[kind], others = divide(ids, CALTECH_TRAIN, seed)
+        test[kind] = others[:CALTECH_TEST]
     return one_class_each("caltech101", root, train, test)
 
 
@@ -220,15 +233,14 @@ def read_flowers102(root: str | Path) -> Dataset:
                 f"images must be numbered from 1 to {len(kinds)}, for which imagelabels.mat has "
                 f"labels, got {images.min()} to {images.max()} in {root / 'setid.mat'}"
             )
-        found: Classes = {}
+        classes: Classes = {}
         for image in images.tolist():
             kind = f"flower {kinds[image - 1]:03d}"
-            found.setdefault(kind, []).append(f"jpg/image_{image:05d}.jpg")
-        return found
+            classes.setdefault(kind, []).append(f"jpg/image_{image:05d}.jpg")
+        return classes
 
-    return _complete(
-        "flowers102", root, by_class(np.concatenate([trained, valid])), by_class(tested)
-    )
+    train = by_class(np.concatenate([trained, valid]))
+    return _complete("flowers102", root, train, by_class(tested))
 
 
 def _read_mat(path: Path, *names: str) -> list[Array]:
@@ -262,7 +274,7 @@ def read_cifar(
     """The binary version of CIFAR; the Python version is pickles, which are programs.
 
     Pictures go to `<into>/<name>/<split>/<class>/00001.bmp` and keep their 32 x 32 pixels. The file
-    `names` has the classes, and `labels` bytes stand before the pixels of each image.
+    `names` has the classes, and each image has `labels` bytes before its pixels.
     """
     hint = "the binary version is read, not the pickles of the Python version"
     root = find_root(
@@ -270,30 +282,26 @@ def read_cifar(
     )
     lines = read_bytes(root / names).decode("latin-1").splitlines()
     classes = [line.strip() for line in lines if line.strip()]
-    if strange := [kind for kind in classes if not is_plain_name(kind)]:
-        # they become folders
+    strange = [kind for kind in classes if not is_plain_name(kind)]
+    if strange:  # classes become folders
         raise DatasetError(
             f"a class must be a plain name, got {strange[0]!r} in {root / names}"
         )
     home = Path(into) / name
     splits: dict[str, Classes] = {"train": {}, "test": {}}
-    for (split, ids), files in zip(splits.items(), (train, test), strict=True):
-        images = (
-            one
-            for file in files
-            for one in _read_bin(root / file, labels, len(classes))
-        )
+    for split, files in (("train", train), ("test", test)):
+        batches = (_read_bin(root / file, labels, len(classes)) for file in files)
+        images = itertools.chain.from_iterable(batches)
         for number, (kind, pixels) in enumerate(images, start=1):
             id_ = f"{split}/{classes[kind]}/{number:05d}.bmp"
-            write_once(
-                home / id_, bmp_bytes(Image.fromarray(np.ascontiguousarray(pixels)))
-            )
-            ids.setdefault(classes[kind], []).append(id_)
+            picture = Image.fromarray(np.ascontiguousarray(pixels))
+            write_once(home / id_, bmp_bytes(picture))
+            splits[split].setdefault(classes[kind], []).append(id_)
     return one_class_each(name, home, **splits)
 
 
 def _read_bin(path: Path, labels: int, classes: int) -> zip[tuple[int, Array]]:
-    """Class and pixels (32, 32, 3) of each image: of several labels the last is its own."""
+    """Return class, which is the last label, and pixels (32, 32, 3) of each image."""
     raw = np.frombuffer(read_bytes(path), dtype=np.uint8)
     length = labels + 3 * CIFAR_SIDE**2
     if not len(raw) or len(raw) % length:
@@ -307,13 +315,13 @@ def _read_bin(path: Path, labels: int, classes: int) -> zip[tuple[int, Array]]:
         raise DatasetError(
             f"{path} must have labels below {classes}, got {kinds.max()}"
         )
-    pixels = (
-        rows[:, labels:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE).transpose(0, 2, 3, 1)
-    )
+    channels_first = rows[:, labels:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE)
+    pixels = channels_first.transpose(0, 2, 3, 1)
     return zip(kinds.tolist(), pixels, strict=True)
 
 
 def _complete(name: str, root: Path, train: Classes, test: Classes) -> Dataset:
-    found = one_class_each(name, root, train, test)
-    require_images(root, [*found.train.ids, *found.test.ids])
-    return found
+    """Return the data set; refuse one that lacks images."""
+    dataset = one_class_each(name, root, train, test)
+    require_images(root, [*dataset.train.ids, *dataset.test.ids])
+    return dataset

@@ -29,24 +29,23 @@ def data_uri(picture: Image.Image, kind: str) -> str:
     """Return a picture as the data URL of a JPEG or PNG."""
     file = io.BytesIO()
     picture.save(file, kind, quality=QUALITY, optimize=True)
-    return (
-        f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
-    )
+    text = base64.b64encode(file.getvalue()).decode()
+    return f"data:image/{kind.lower()};base64,{text}"
 
 
 def pictures_html(title: str, pictures: Iterable[tuple[ImageLike | None, str]]) -> str:
     """Pictures with a caption each, below a title."""
     tiles = []
     for image, caption in pictures:
-        shown = '<div style="width:96px;height:96px;background:#ccc"></div>'
+        tile = '<div style="width:96px;height:96px;background:#ccc"></div>'
         if image is not None:
             try:
-                shown = f'<img src="{square_uri(image)}" width="96" height="96">'
+                tile = f'<img src="{square_uri(image)}" width="96" height="96">'
             except ImageError as error:
-                shown = shown.replace("<div", f'<div title="{escape(str(error))}"')
+                tile = tile.replace("<div", f'<div title="{escape(str(error))}"')
         tiles.append(
             f'<div style="display:inline-block;width:96px;margin:0 6px 6px 0;font-size:11px;'
-            f'vertical-align:top;overflow-wrap:anywhere">{shown}{escape(caption)}</div>'
+            f'vertical-align:top;overflow-wrap:anywhere">{tile}{escape(caption)}</div>'
         )
     return f"<div><div>{escape(title)}</div>{''.join(tiles)}</div>"
 
@@ -60,12 +59,17 @@ def table_html(
     """Cells below a head, the first column to the left; `shade` colours cells, 0 to 1."""
     lines = []
     for number, row in enumerate(rows):
-        tints = shade[number] if shade else [0.0] * len(row)
-        cells = (
-            f'<td style="white-space:nowrap;text-align:{"right" if column else "left"};'
-            f'background:rgba(31,119,180,{tint:.2f})">{escape(cell)}</td>'
-            for column, (cell, tint) in enumerate(zip(row, tints, strict=True))
-        )
+        tints: Sequence[float] = [0.0] * len(row)
+        if shade:
+            tints = shade[number]
+        cells = []
+        align = "left"
+        for cell, tint in zip(row, tints, strict=True):
+            cells.append(
+                f'<td style="white-space:nowrap;text-align:{align};'
+                f'background:rgba(31,119,180,{tint:.2f})">{escape(cell)}</td>'
+            )
+            align = "right"
         lines.append(f"<tr>{''.join(cells)}</tr>")
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     return (

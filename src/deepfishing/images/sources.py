@@ -87,10 +87,10 @@ def find_images(
     """
     by_id: dict[str, Item] = {}
     for item in _find(str(source), every, albums):
-        known = by_id.setdefault(item.id, item)
-        if known is not item and known != item:
+        first = by_id.setdefault(item.id, item)
+        if first is not item and first != item:
             raise DatasetError(
-                f"ids of images must be unique, got {item.id!r} for {known} and {item} in {source}"
+                f"ids of images must be unique, got {item.id!r} for {first} and {item} in {source}"
             )
     require_utf8(by_id, source)
     if not by_id:
@@ -99,7 +99,7 @@ def find_images(
 
 
 def find_all_images(sources: Sequence[str | Path], *, every: float = 1.0) -> list[Item]:
-    """The images of several sources; the ids of more than one are paths, so that they differ.
+    """Return the images of several sources; ids are then paths, so that they differ.
 
     An image that is found twice is given once.
     """
@@ -131,23 +131,17 @@ def is_photo_folder(source: str | Path) -> bool:
 
 def _find(source: str, every: float, albums: bool) -> list[Item]:
     if source == STDIN:
-        return _listed(None, Path())
+        return _in_list(None, Path())
     if is_url(source):
-        return _behind(source, every, albums)
+        return _at_url(source, every, albums)
     path = Path(source)
     if is_folder(path):
         layout = voc_layout(path)
-        pictures = path if layout is None else layout / "JPEGImages"
-        names = image_ids(pictures, pictures)
-        if layout is None:
-            unlabelled = (Item(as_text(name), path / name) for name in names)
-            return _in_class_folders(unlabelled, albums)
-        labels = labels_by_id(layout)
-        items = []
-        for name in names:
-            id_ = Path(name).with_suffix("").as_posix()
-            items.append(Item(as_text(id_), pictures / name, labels.get(id_)))
-        return items
+        if layout is not None:
+            return _in_voc_layout(layout)
+        names = image_ids(path, path)
+        unlabelled = (Item(as_text(name), path / name) for name in names)
+        return _in_class_folders(unlabelled, albums)
     if _is_file(path):
         return _in_file(path, path.name, every)
     if glob.has_magic(source):
@@ -158,12 +152,23 @@ def _find(source: str, every: float, albums: bool) -> list[Item]:
     )
 
 
+def _in_voc_layout(layout: Path) -> list[Item]:
+    """Return the images of a data set in VOC layout, with its ids and labels."""
+    pictures = layout / "JPEGImages"
+    labels = labels_by_id(layout)
+    items = []
+    for name in image_ids(pictures, pictures):
+        id_ = Path(name).with_suffix("").as_posix()
+        items.append(Item(as_text(id_), pictures / name, labels.get(id_)))
+    return items
+
+
 def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113  # which never raises, whatever the name
 
 
 def _problem(path: Path) -> str:
-    """Say why a path is neither a file nor a folder, with a similar name beside it."""
+    """Return why a path is neither a file nor a folder, with a similar name beside it."""
     beside: list[str] = []
     try:
         beside += [entry.name for entry in path.parent.iterdir()]
@@ -183,34 +188,44 @@ def _in_file(file: Path | RemoteFile, name: str, every: float) -> list[Item]:
             raise DatasetError(
                 f"a table, tar or video must be a local file, got {file}; download it first"
             )
-        return read_table(file) if ending in TABLES else read_inside(file, every)
+        if ending in TABLES:
+            return read_table(file)
+        return read_inside(file, every)
     if ending in ARCHIVES:
         raise DatasetError(
             f"of archives only a .tar is read, got {file}; unpack it, give the folder"
         )
     if ending != ".txt":
         return [Item(as_text(name), file)]
-    return _listed(
-        file, file.parent if isinstance(file, Path) else file.url.removesuffix(name)
-    )
+    if isinstance(file, Path):
+        return _in_list(file, file.parent)
+    return _in_list(file, file.url.removesuffix(name))
 
 
-def _listed(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
+def _in_list(file: Path | RemoteFile | None, folder: Path | str) -> list[Item]:
     """Return the images of a list, by default on standard input."""
-    source, of = file or "standard input", (OSError, UnicodeDecodeError)
-    with (
-        reraise_as(DatasetError, f"list of images cannot be read: {source}", of=of),
-        file.open("rb") if file else contextlib.nullcontext(sys.stdin.buffer) as opened,
+    source = file or "standard input"
+    broken = (OSError, UnicodeDecodeError)
+    with reraise_as(
+        DatasetError, f"list of images cannot be read: {source}", of=broken
     ):
-        raw = opened.read().removeprefix(codecs.BOM_UTF8)
-        # of bytes: text would also be split at signs that a name may have, such as U+2028; zero
-        # bytes are as `find -print0` writes names, which may hold a line break or end in a space
-        lines = raw.split(b"\0") if b"\0" in raw else map(bytes.strip, raw.splitlines())
+        if file is None:
+            raw = sys.stdin.buffer.read()
+        else:
+            with file.open("rb") as opened:
+                raw = opened.read()
+        raw = raw.removeprefix(codecs.BOM_UTF8)
+        # Bytes are split, since text would also be split at signs that a name may have, such as
+        # U+2028. `find -print0` separates names, which may have line breaks, by zero bytes.
+        if b"\0" in raw:
+            lines = raw.split(b"\0")
+        else:
+            lines = [line.strip() for line in raw.splitlines()]
         names = [line.decode("utf-8") for line in lines]
     return [item_at(folder, name, name) for name in names if name]
 
 
-def _behind(url: str, every: float, albums: bool) -> list[Item]:
+def _at_url(url: str, every: float, albums: bool) -> list[Item]:
     files = list_files(url)
     if files is None:
         return _in_file(RemoteFile(url), PurePosixPath(url).name, every)
@@ -228,12 +243,11 @@ def _matching(pattern: str, every: float, albums: bool) -> list[Item]:
     parts = Path(pattern).parts
     fixed = next(n for n, part in enumerate(parts) if glob.has_magic(part))
     folder = Path(*parts[:fixed])
-    with reraise_as(
-        DatasetError, f"pattern cannot be used: {pattern}", of=(ValueError, OSError)
-    ):
-        found = sorted(folder.glob("/".join(parts[fixed:])))
+    broken = (ValueError, OSError)
+    with reraise_as(DatasetError, f"pattern cannot be used: {pattern}", of=broken):
+        paths = sorted(folder.glob("/".join(parts[fixed:])))
     files = {}
-    for path in found:
+    for path in paths:
         name = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in name.parts)
         if not is_hidden and _is_file(path):
@@ -263,27 +277,31 @@ def _in_class_folders(items: Iterable[Item], albums: bool) -> list[Item]:
         return unlabelled
     labelled = []
     for item, name in zip(unlabelled, classes, strict=True):
-        labelled.append(item if name is None else replace(item, labels=(name,)))
+        if name is not None:
+            item = replace(item, labels=(name,))
+        labelled.append(item)
     return labelled
 
 
 def find_again(
     folder: Path, path: str, sha256: str
 ) -> tuple[Openable, bytes] | tuple[None, None]:
-    """Return place and content of an image by its hash and its path when the store was made."""
+    """Return file and content of an image by its hash and its path when the store was made."""
     for place in _places(folder.absolute(), path):
         with contextlib.suppress(OSError, ValueError, MissingDependencyError):
             # no permission, a name too long or with a zero in it, no such server
-            if isinstance(place, Path) and not (
-                place.is_file() and 0 < place.stat().st_size <= MAX_FILE
-            ):
-                # one that may never end, as a pipe or a file in /proc, or is huge
+            if isinstance(place, Path) and not _is_small_file(place):
                 continue
             with place.open("rb") as file:
                 content = file.read(MAX_FILE)
             if content and hashlib.sha256(content).hexdigest() == sha256:
                 return place, content
     return None, None
+
+
+def _is_small_file(path: Path) -> bool:
+    """Whether it is a file to read: not huge, and not one that may never end, such as a pipe."""
+    return path.is_file() and 0 < path.stat().st_size <= MAX_FILE
 
 
 def _places(folder: Path, path: str) -> Iterator[Openable]:
@@ -296,19 +314,18 @@ def _places(folder: Path, path: str) -> Iterator[Openable]:
         yield place
         for parent in place.parents:
             # `photos.tar/a.jpg` is a member, `clip.mp4/t=3` a frame
-            if (
-                holds_images(parent)
-                and parent.is_file()
-                and str(place) in _inside(parent)
-            ):
-                yield _inside(parent)[str(place)]
+            if holds_images(parent) and parent.is_file():
+                item = _inside(parent).get(str(place))
+                if item is not None:
+                    yield item
         if Path(path).is_absolute():
             return
 
 
 @lru_cache(maxsize=16)
-def _inside(holder: Path) -> dict[str, Item]:
+def _inside(container: Path) -> dict[str, Item]:
+    """Return the images inside a tar or a video by their paths; none if it cannot be read."""
     try:
-        return {str(item): item for item in read_inside(holder, every=0)}
+        return {str(item): item for item in read_inside(container, every=0)}
     except (DatasetError, MissingDependencyError):
         return {}

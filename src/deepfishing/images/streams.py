@@ -69,11 +69,9 @@ def _is_image(source: Any) -> bool:
     if isinstance(source, Image.Image | bytes):
         return True
     is_array = isinstance(source, np.ndarray) or hasattr(source, "detach")  # a tensor
-    return (
-        is_array
-        and source.ndim in (2, 3)
-        and getattr(source.dtype, "kind", "f") in "uif"
-    )
+    if not is_array or source.ndim not in (2, 3):
+        return False
+    return getattr(source.dtype, "kind", "f") in "uif"
 
 
 def blocks(source: Iterable[Any], name: str = "") -> Iterator[list[Item]]:
@@ -103,30 +101,40 @@ def _hugging_face(source: Any) -> Iterator[tuple[ImageLike, Labels]]:
     kinds = source.features or {}
     images = [name for name, kind in kinds.items() if type(kind).__name__ == "Image"]
     if len(images) != 1:
-        found = ", ".join(images or kinds) or "no known columns"
+        listed = ", ".join(images or kinds) or "no known columns"
         raise DatasetError(
-            f"a data set must have one column of the type Image, got {found}; choose it with "
+            f"a data set must have one column of the type Image, got {listed}; choose it with "
             "select_columns, or make it one with cast_column"
         )
-    classes = [
-        name for name, kind in kinds.items() if type(kind).__name__ == "ClassLabel"
-    ]
-    label = next((name for name in (*LABEL_KEYS, *classes) if name in kinds), None)
-    inside = kinds[label] if label else None
-    names = tuple(getattr(getattr(inside, "feature", inside), "names", None) or ())
+    (image_column,) = images
+    label_column = _label_column(kinds)
+    names: tuple[str, ...] = ()
+    if label_column is not None:
+        kind = kinds[label_column]
+        element = getattr(kind, "feature", kind)  # of a list
+        names = tuple(getattr(element, "names", None) or ())
     # bytes as they are in the files: decoded by us, and identified by their content
-    raw = source.with_format(None).cast_column(
-        images[0], type(kinds[images[0]])(decode=False)
-    )
-    for row in raw:
-        cell = row[images[0]]
+    undecoded = type(kinds[image_column])(decode=False)
+    for row in source.with_format(None).cast_column(image_column, undecoded):
+        cell = row[image_column]
         labels = None
-        if label:
-            labels = _labels(row[label], names, several=True)
+        if label_column is not None:
+            labels = _labels(row[label_column], names, several=True)
         if cell["bytes"] is None:
             yield Path(cell["path"]), labels
         else:
             yield ImageBytes("image", cell["bytes"]), labels
+
+
+def _label_column(kinds: Mapping[str, Any]) -> str | None:
+    """Return the column of labels among those of a data set, by its name or else by its type."""
+    for name in LABEL_KEYS:
+        if name in kinds:
+            return name
+    for name, kind in kinds.items():
+        if type(kind).__name__ == "ClassLabel":
+            return name
+    return None
 
 
 def _parts(sample: Any) -> tuple[Any, Any]:
@@ -138,21 +146,25 @@ def _parts(sample: Any) -> tuple[Any, Any]:
             raise DatasetError(
                 f"a sample must have an image, got {', '.join(map(str, sample))}"
             )
-        return sample[image], sample[label] if label else None
+        if label is None:
+            return sample[image], None
+        return sample[image], sample[label]
     if not isinstance(sample, tuple | list):
         return sample, None
-    if len(sample) not in (1, 2):
+    if len(sample) == 1:
+        return sample[0], None
+    if len(sample) != 2:
         raise DatasetError(f"a sample must be (image, label), got {len(sample)} values")
-    return sample[0], sample[1] if len(sample) == 2 else None
+    return sample[0], sample[1]
 
 
 def _picture(image: Any) -> ImageLike:
+    """Return an image of a sample as we read it; refuse anything else."""
     if isinstance(image, bytes):
         return ImageBytes("image", image)
     if not hasattr(image, "detach"):
-        if isinstance(image, str | Path | Image.Image | np.ndarray) or hasattr(
-            image, "open"
-        ):
+        is_usual = isinstance(image, str | Path | Image.Image | np.ndarray)
+        if is_usual or hasattr(image, "open"):
             return cast("ImageLike", image)
         raise ImageError(
             "an image must be a path, a PIL image, an array, a tensor or bytes, got "

@@ -31,10 +31,13 @@ _DELIMITERS = {".csv": ",;\t", ".tsv": "\t,;"}
 
 
 def read_table(path: Path) -> list[Item]:
-    """The images that a table lists."""
+    """Return the images that a table lists."""
     # damaged in some way: a column twice, a time beyond all years...
     with reraise_as(DatasetError, f"table cannot be read: {path}"):
-        columns = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+        if path.suffix.lower() == ".parquet":
+            columns = _parquet(path)
+        else:
+            columns = _csv(path)
     if "path" not in columns:
         names = ", ".join(map(str, columns)) or "none"
         raise DatasetError(
@@ -50,17 +53,17 @@ def read_table(path: Path) -> list[Item]:
     several = "labels" in columns
     labels = columns.get("labels", columns.get("label", [None] * len(paths)))
     items: dict[str, Item] = {}
-    for row, (name, id_, label) in enumerate(
-        zip(paths, ids, labels, strict=True), start=1
-    ):
+    rows = zip(paths, ids, labels, strict=True)
+    for row, (name, id_, label) in enumerate(rows, start=1):
         if not name or not isinstance(name, str) or id_ is None or id_ == "":
             raise DatasetError(
                 f"each row of a table must have a path and an id, got {name!r} and {id_!r} in "
                 f"row {row} of {path}"
             )
         item = item_at(path.parent, name, str(id_), as_labels(label, several=several))
-        known = items.get(item.id, item)
-        items[item.id] = _joined(known, item, several, f"row {row} of {path}")
+        if item.id in items:
+            item = _join(items[item.id], item, several, f"row {row} of {path}")
+        items[item.id] = item
     return list(items.values())
 
 
@@ -76,23 +79,22 @@ def read_labelled_rows(table: Path) -> list[Item]:
     )
 
 
-def _joined(known: Item, item: Item, several: bool, where: str) -> Item:
-    """An image that two rows name: in a column `labels` it has those of both."""
-    if known.path != item.path:
+def _join(first: Item, item: Item, several: bool, where: str) -> Item:
+    """Return an image that two rows name; in a column `labels` it has the labels of both."""
+    if first.path != item.path:
         raise DatasetError(
-            f"ids of images must be unique, got {item.id!r} for {known} and {item} in {where}"
+            f"ids of images must be unique, got {item.id!r} for {first} and {item} in {where}"
         )
-    if known.labels == item.labels or not item.labels:
-        return known
-    if known.labels and not several:
+    if first.labels == item.labels or not item.labels:
+        return first
+    if first.labels and not several:
         raise DatasetError(
-            f"a column label has one label per image, got {known.labels[0]!r} and "
+            f"a column label has one label per image, got {first.labels[0]!r} and "
             f"{item.labels[0]!r} for {item.id!r} in {where}; delete one of the rows, or call the "
             "column labels if an image may have several"
         )
-    return replace(
-        known, labels=tuple(dict.fromkeys((*(known.labels or ()), *item.labels)))
-    )
+    labels = dict.fromkeys((*(first.labels or ()), *item.labels))
+    return replace(first, labels=tuple(labels))
 
 
 def is_table(source: str | Path) -> bool:
@@ -113,10 +115,12 @@ def labels_in(path: Path) -> int:
 
 def _csv(path: Path, errors: str = "strict") -> dict[str, list[Any]]:
     content = read_regular(path, MAX_TABLE_BYTES, links=True)
-    wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
     do = "; save it again as `CSV UTF-8`"
     with reraise_as(DatasetError, f"table cannot be read: {path} is not UTF-8", do):
-        text = content.decode("utf-16" if wide else "utf-8-sig", errors)
+        text = content.decode(encoding, errors)
     delimiters = _DELIMITERS[path.suffix.lower()]
     delimiter = delimiters[0]
     for candidate in delimiters:
@@ -142,9 +146,12 @@ def _rows(text: str, delimiter: str) -> list[list[str]]:
 
 
 def column_names(head: Sequence[str]) -> list[str]:
-    """Return names of columns as they are asked for: `Path` is path, and so is `filename`."""
-    names = [name.strip() for name in head]
-    names = [name.lower() if name.lower() in _COLUMNS else name for name in names]
+    """Return names of columns in our spelling: `Path` is path, and so is `filename`."""
+    names = []
+    for name in map(str.strip, head):
+        if name.lower() in _COLUMNS:
+            name = name.lower()
+        names.append(name)
     if "path" not in names:
         lower = [name.lower() for name in names]
         for other in OTHER_PATHS:
@@ -158,11 +165,12 @@ def _parquet(path: Path) -> dict[str, list[Any]]:
     check_regular(path, links=True)
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
-        found = zip(column_names(names), names, strict=True)
-        known = {column: name for column, name in found if column in _COLUMNS}
-        if "path" not in known:
+        pairs = zip(column_names(names), names, strict=True)
+        name_of = {column: name for column, name in pairs if column in _COLUMNS}
+        if "path" not in name_of:
             return {name: [] for name in names}
-        table = file.read(columns=list(known.values()))
-        return {
-            column: table.column(name).to_pylist() for column, name in known.items()
-        }
+        table = file.read(columns=list(name_of.values()))
+        columns = {}
+        for column, name in name_of.items():
+            columns[column] = table.column(name).to_pylist()
+        return columns

@@ -110,7 +110,7 @@ def read_voc_layout(
     train: str = "trainval",
     test: str = "test",
 ) -> Dataset:
-    """Read any data set in VOC layout; its name also says its definition of AP."""
+    """Read any data set in VOC layout; its definition of AP follows from its name."""
     folder = Path(folder)
     splits = []
     for split in (train, test):
@@ -134,29 +134,31 @@ def voc_layout(folder: Path) -> Path | None:
     if fits(folder):
         return folder
     years = sorted([*folder.glob("VOC20*"), *folder.glob("VOCdevkit/VOC20*")])
-    found = [place for place in years if fits(place)]
-    if len(found) > 1:
+    layouts = [place for place in years if fits(place)]
+    if len(layouts) > 1:
         raise DatasetError(
-            f"images must be one data set, got {len(found)} in {folder}; give one of them: "
-            f"{', '.join(map(str, found))}"
+            f"images must be one data set, got {len(layouts)} in {folder}; give one of them: "
+            f"{', '.join(map(str, layouts))}"
         )
-    return found[0] if found else None
+    if not layouts:
+        return None
+    return layouts[0]
 
 
 def labels_by_id(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Classes of each image that is in a labelled split; difficult ones are not counted."""
-    named: dict[str, tuple[str, ...]] = {}
+    """Return the classes of each image in a labelled split; difficult ones are not counted."""
+    labels_of: dict[str, tuple[str, ...]] = {}
     for split in sorted(
         split_names(folder), key=lambda name: (name != "trainval", name)
     ):
         ids = _read_ids(folder, split)
-        if named.keys() >= set(ids):
-            continue  # train and val, once trainval is known
+        if labels_of.keys() >= set(ids):
+            continue  # train and val, after trainval
         _, classes, labels = read_split(folder, split)
         if labels is not None:
             for id_, row in zip(ids, labels, strict=True):
-                named[id_] = tuple(np.array(classes)[row == 1].tolist())
-    return named
+                labels_of[id_] = tuple(np.array(classes)[row == 1].tolist())
+    return labels_of
 
 
 def split_names(folder: Path, wanted: str = "") -> list[str]:
@@ -184,15 +186,17 @@ def read_split(
     """
     ids = _read_ids(folder, split)
     ending = f"_{split}"
-    lists = [
-        stem.removesuffix(ending)
-        for stem in _list_names(folder)
-        if stem.endswith(ending)
-    ]
-    wanted = tuple(lists if classes is None else classes)
-    missing = [c for c in wanted if c not in lists]
+    lists = []
+    for stem in _list_names(folder):
+        if stem.endswith(ending):
+            lists.append(stem.removesuffix(ending))
+    if classes is None:
+        classes = lists
+    wanted = tuple(classes)
+    missing = [name for name in wanted if name not in lists]
     if wanted and not missing:
-        columns = [_read_class(_list_path(folder, c + ending), ids) for c in wanted]
+        files = [_list_path(folder, name + ending) for name in wanted]
+        columns = [_read_class(file, ids) for file in files]
         return ids, wanted, np.stack(columns, axis=1)
     if len(missing) < len(wanted):
         raise DatasetError(
@@ -202,13 +206,13 @@ def read_split(
     objects = _read_annotations(folder, ids)
     if not wanted:
         wanted = tuple(sorted(set().union(*objects.values())))
-    for path, shown in objects.items():
-        for name in shown:
+    for path, presence in objects.items():
+        for name in presence:
             check_choice(f"an object in {path}", name, wanted, DatasetError)
     if wanted and objects:
         labels = np.full((len(objects), len(wanted)), -1, dtype=np.int8)
-        for row, shown in zip(labels, objects.values(), strict=True):
-            row[:] = [shown.get(name, -1) for name in wanted]
+        for row, presence in zip(labels, objects.values(), strict=True):
+            row[:] = [presence.get(name, -1) for name in wanted]
         return ids, wanted, labels
     if must_be_labelled:
         example = _list_path(folder, (wanted or ("<class>",))[0] + ending)
@@ -250,45 +254,44 @@ def _read_ids(folder: Path, split: str) -> tuple[str, ...]:
 
 
 def _read_class(path: Path, ids: tuple[str, ...]) -> Labels:
-    found: dict[str, int | None] = dict.fromkeys(ids)
+    values_of: dict[str, int | None] = dict.fromkeys(ids)
     for place, text in read_lines(path):
         id_, *values = text.split()
         if len(values) != 1 or values[0] not in _VALUES:
             raise DatasetError(
                 f"a line must be an image id and 1, -1 or 0, got {place}"
             )
-        if id_ not in found:
+        if id_ not in values_of:
             raise DatasetError(
                 f"a class list must only have ids of its split, got {place}"
             )
-        if found[id_] is not None:
+        if values_of[id_] is not None:
             raise DatasetError(
                 f"an image must have one line in a class list, got a second {place}"
             )
-        found[id_] = _VALUES[values[0]]
-    missing = [id_ for id_, value in found.items() if value is None]
+        values_of[id_] = _VALUES[values[0]]
+    missing = [id_ for id_, value in values_of.items() if value is None]
     if missing:
         raise DatasetError(
             f"a class list must have a line for every id of its split, got {len(missing)} of "
             f"{len(ids)} without, first {missing[0]!r}, in {path}"
         )
-    return np.array(list(found.values()), dtype=np.int8)
+    return np.array(list(values_of.values()), dtype=np.int8)
 
 
 def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str, int]]:
     """Return the classes of each annotation, 0 if all difficult; {} if one is missing."""
     folder = folder / "Annotations"
-    files = [folder / f"{id_}.xml" for id_ in ids]
-    if not is_folder(folder) or not {file.name for file in files}.issubset(
-        names_in(folder)
-    ):
+    names = [f"{id_}.xml" for id_ in ids]
+    if not is_folder(folder) or not set(names).issubset(names_in(folder)):
         return {}
-    found: dict[Path, dict[str, int]] = {}
-    for path in files:
+    annotations: dict[Path, dict[str, int]] = {}
+    for path in [folder / name for name in names]:
         with reraise_as(DatasetError, f"annotation must be plain XML, got {path}"):
             # damaged, forbidden (entity bombs), oddly encoded
             root = fromstring(read_bytes(path))
-        shown = found[path] = {}
+        presence: dict[str, int] = {}
+        annotations[path] = presence
         for node in root.iterfind("object"):
             name = (node.findtext("name") or "").strip()
             difficult = (node.findtext("difficult") or "0").strip()
@@ -297,8 +300,8 @@ def _read_annotations(folder: Path, ids: tuple[str, ...]) -> dict[Path, dict[str
                     "an object must have a name and difficult 0 or 1, "
                     f"got {name!r} and {difficult!r} in {path}"
                 )
-            shown[name] = max(shown.get(name, 0), 1 - int(difficult))
-    return found
+            presence[name] = max(presence.get(name, 0), 1 - int(difficult))
+    return annotations
 
 
 def write_submission(

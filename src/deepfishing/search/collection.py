@@ -28,7 +28,8 @@ from deepfishing.util.files import check_regular
 # those of the label log, or else `labels`, those of the source
 CURRENT = "current_labels"
 COLUMNS = ["id", "path", "sha256", "labels", "factors"]
-SUGGEST = 20_000  # ids beyond which a mistyped one is not looked for
+MAX_LABELS_LISTED = 20  # in an error
+MAX_IDS_TO_SUGGEST = 20_000  # beyond these a mistyped id is not looked for
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Collection:
 
     @classmethod
     def of(cls, store: Store, contents: Contents, factors: Sequence[str]) -> Collection:
-        """The rows of the store's index whose contents have these factors; there must be one."""
+        """Return the rows of the store's index whose contents have these factors."""
         path = store.folder / INDEX
         try:
             check_regular(path)
@@ -64,21 +65,17 @@ class Collection:
             if any(table.column(name).null_count for name in ("id", "path", "factors")):
                 raise pa.ArrowInvalid("rows without a name")
         except (OSError, pa.ArrowException, UnicodeDecodeError):
-            store.rows()  # which says what is wrong and what to do
+            store.rows()  # its error names the problem and what to do
             table = SCHEMA.empty_table().select(COLUMNS)
         table = table.combine_chunks()
         sha256 = table.column("sha256").combine_chunks()
         place = pc.index_in(sha256, value_set=contents.keys)
         _check_promises(store, table.filter(place.is_null()), factors)
         # index_in finds null in a set without null nowhere, so rows without content drop out here
-        table = table.append_column(
-            CURRENT, _current_labels(table, LabelLog.open(store.folder))
-        )
-        table = (
-            table.drop_columns(["sha256", "factors"])
-            .filter(place.is_valid())
-            .combine_chunks()
-        )
+        labels = _current_labels(table, LabelLog.open(store.folder))
+        table = table.append_column(CURRENT, labels)
+        table = table.drop_columns(["sha256", "factors"])
+        table = table.filter(place.is_valid()).combine_chunks()
         numbers = place.drop_null().to_numpy(zero_copy_only=False).astype(np.int32)
         if not len(table):
             raise StoreError(
@@ -94,113 +91,125 @@ class Collection:
         return len(self.table)
 
     def __getitem__(self, row: int) -> Picture:
-        id_, path, labels = (
-            self.table.column(n)[row].as_py() for n in ("id", "path", CURRENT)
-        )
-        return Picture(id_, path, None if labels is None else tuple(labels))
+        labels = self.table.column(CURRENT)[row].as_py()
+        if labels is not None:
+            labels = tuple(labels)
+        id_ = self.table.column("id")[row].as_py()
+        path = self.table.column("path")[row].as_py()
+        return Picture(id_, path, labels)
 
     def rows_of(self, content: int) -> Array:
-        """The rows that have a content."""
+        """Return the rows that have a content."""
         rows: Array = self.order[self.starts[content] : self.starts[content + 1]]
         return rows
 
     def contents_of(self, passed: Array | None) -> Array | None:
-        """Which contents have a row that passed a filter; None if all have."""
+        """Return which contents have a row that passed a filter; None if all have."""
         if passed is None and self.is_whole:
             return None
+        contents = self.content
+        if passed is not None:
+            contents = contents[passed]
         allowed = np.zeros(len(self.starts) - 1, dtype=bool)
-        allowed[self.content if passed is None else self.content[passed]] = True
+        allowed[contents] = True
         return allowed
 
     def row_of(self, id_: str) -> int | None:
-        """The row of an id, or None."""
+        """Return the row of an id, or None."""
         ids = self.table.column("id")
         row = bisect_left(range(len(self)), id_, key=lambda number: str(ids[number]))
         if row < len(self) and ids[row].as_py() == id_:
             return row
         row = pc.index(ids, id_).as_py()  # another writer may not have sorted them
-        return None if row < 0 else int(row)
+        if row < 0:
+            return None
+        return int(row)
 
     def suggestion(self, id_: str) -> str:
-        """`; did you mean ...?` for an id that is not there, or nothing."""
-        few = len(self) <= SUGGEST
-        return did_you_mean(id_, self.table.column("id").to_pylist()) if few else ""
+        """Return `; did you mean ...?` for an id that is not there, or ''."""
+        if len(self) > MAX_IDS_TO_SUGGEST:
+            return ""
+        return did_you_mean(id_, self.table.column("id").to_pylist())
 
     def labels(self) -> list[str]:
-        """All labels that occur, sorted."""
+        """Return all labels that occur, sorted."""
         flat = pc.list_flatten(self.table.column(CURRENT).combine_chunks())
         return sorted(label for label in flat.unique().to_pylist() if label is not None)
 
     def label_counts(self) -> dict[str, int]:
-        """The number of images with each label, in the order of the labels."""
+        """Return the number of images with each label, in the order of the labels."""
         flat = pc.list_flatten(self.table.column(CURRENT).combine_chunks())
         counts = {}
-        for found in pc.value_counts(flat.drop_null()).to_pylist():
-            counts[found["values"]] = found["counts"]
+        for record in pc.value_counts(flat.drop_null()).to_pylist():
+            counts[record["values"]] = record["counts"]
         return dict(sorted(counts.items()))
 
     def passing(
         self, labels: Sequence[str] = (), path: str | None = None
     ) -> Array | None:
-        """Which rows have all of the labels and a path or id like the pattern; None if all do."""
+        """Return which rows have all labels, and a path or id like the pattern; None if all do."""
         if not labels and path is None:
             return None
         passed = np.ones(len(self), dtype=bool)
         for label in labels:
-            has = _holding(self.table.column(CURRENT), label)
-            if not has.any():
-                known = self.labels()
-                some = ", ".join(known[:20]) + (" ..." if len(known) > 20 else "")
-                raise OptionError(
-                    f"label must be one that {self.folder} has ({some or 'it has none'}), "
-                    f"got {label!r}{did_you_mean(label, known)}"
-                )
-            passed &= has
+            has_label = _rows_with(self.table.column(CURRENT), label)
+            if not has_label.any():
+                raise self._unknown_label(label)
+            passed &= has_label
         if path is not None:
-            like = re.compile(fnmatch.translate(path)).match
-            for number in np.flatnonzero(passed):
-                texts = (
-                    self.table.column(name)[number].as_py() for name in ("path", "id")
-                )
-                passed[number] = any(like(text) for text in texts)
+            matches = re.compile(fnmatch.translate(path)).match
+            paths, ids = self.table.column("path"), self.table.column("id")
+            for row in np.flatnonzero(passed):
+                matches_path = matches(paths[row].as_py()) is not None
+                passed[row] = matches_path or matches(ids[row].as_py()) is not None
         if not passed.any():
-            asked = [
-                *(f"label {label}" for label in labels),
-                *([f"path {path}"] if path else []),
-            ]
+            conditions = [f"label {label}" for label in labels]
+            if path:
+                conditions.append(f"path {path}")
             raise OptionError(
                 f"a filter must leave images to search in, got none of {len(self)} in "
-                f"{self.folder} for {' and '.join(asked)}; widen it"
+                f"{self.folder} for {' and '.join(conditions)}; widen it"
             )
         return passed
 
+    def _unknown_label(self, label: str) -> OptionError:
+        """Return the error for a label that no image has."""
+        labels = self.labels()
+        listed = ", ".join(labels[:MAX_LABELS_LISTED]) or "it has none"
+        if len(labels) > MAX_LABELS_LISTED:
+            listed += " ..."
+        return OptionError(
+            f"label must be one that {self.folder} has ({listed}), got {label!r}"
+            f"{did_you_mean(label, labels)}"
+        )
+
 
 def _current_labels(table: pa.Table, log: LabelLog) -> pa.ChunkedArray:
-    """Labels of the log, or else those of the images' source, as a column."""
+    """Return labels of the log, or else those of the images' source, as a column."""
     labels = table.column("labels")
     if not log.history():
         return labels
     keys = table.column("sha256").to_pylist()
-    current = [
-        log.apply(key, None if names is None else tuple(names))
-        for key, names in zip(keys, labels.to_pylist(), strict=True)
-    ]
+    current = []
+    for key, names in zip(keys, labels.to_pylist(), strict=True):
+        if names is not None:
+            names = tuple(names)
+        current.append(log.apply(key, names))
     return pa.chunked_array([pa.array(current, labels.type)])
 
 
 def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> None:
-    """Raise if the index says that rows have the factors, for none of these was found."""
+    """Refuse a table whose rows are said to have the factors, which were not found for them."""
     promised = np.ones(len(table), dtype=bool)
     for factor in factors:
-        promised &= _holding(table.column("factors"), factor)
+        promised &= _rows_with(table.column("factors"), factor)
     if not promised.any():
         return
-    ids, keys = (
-        table.column(name).filter(promised).to_pylist() for name in ("id", "sha256")
-    )
+    ids = table.column("id").filter(promised).to_pylist()
+    keys = table.column("sha256").filter(promised).to_pylist()
     store.look_again()  # another process may have added them meanwhile
-    lost = set(store.missing(keys, factors))
-    absent = [id_ for id_, key in zip(ids, keys, strict=True) if key in lost]
+    missing = set(store.missing(keys, factors))
+    absent = [id_ for id_, key in zip(ids, keys, strict=True) if key in missing]
     if absent:
         raise StoreError(
             f"{', '.join(factors)} of {len(absent)} images must be in {store.folder}, got none, "
@@ -208,13 +217,9 @@ def _check_promises(store: Store, table: pa.Table, factors: Sequence[str]) -> No
         )
 
 
-def _holding(column: pa.ChunkedArray, text: str) -> Array:
-    """Which rows of a column of lists have this text."""
+def _rows_with(column: pa.ChunkedArray, text: str) -> Array:
+    """Return which rows of a column of lists have this text."""
     lists = column.combine_chunks()
-    found = (
-        pc.equal(pc.list_flatten(lists), text)
-        .to_numpy(zero_copy_only=False)
-        .astype(bool)
-    )
-    rows = pc.list_parent_indices(lists).to_numpy()[found]
+    is_text = pc.equal(pc.list_flatten(lists), text).to_numpy(zero_copy_only=False)
+    rows = pc.list_parent_indices(lists).to_numpy()[is_text.astype(bool)]
     return np.bincount(rows, minlength=len(column)).astype(bool)

@@ -1,11 +1,11 @@
-"""Heads of prototypes that a store keeps, so that its photos always meet the same head.
+"""Heads of prototypes that a store keeps, so that its photos are always compared by the same head.
 
 `own(x7,64)` is the gradient of a head made of the store's own photos. It is made once, from at most
 20,000 of them, and stays as it is until the store has grown `GROWTH` times; then it is made again,
 as an index is. Search and `curate choose` take it from here.
 
-`.index/heads/<part>.safetensors`: centre and weights, and `facts`, a JSON text: what the head is
-of, the photos it was made for, and a hash of the arrays. A file that is missing, damaged or of
+`.index/heads/<part>.safetensors`: centre and weights, and `facts`, a JSON text with the recipe, the
+settings, the number of photos, and a hash of the arrays. A file that is missing, damaged or of
 other settings is made again. Where the folder cannot be written, the head is made each time.
 """
 
@@ -54,27 +54,26 @@ def fit_to_store(recipe: Recipe, contents: Contents, store: Store) -> Fitted:
     """
     if not recipe.learns:
         return recipe.fit({})  # nothing to learn, so nothing is read
-    parts = [
-        part
-        for part in recipe.all_parts()
-        if part.step == "own" and not part.parts[0].learns
-    ]
+    parts = []
+    for part in recipe.all_parts():
+        if part.step == "own" and not part.parts[0].learns:
+            parts.append(part)
     learnt: dict[str, Array] = {}
     for part in parts:
         learnt |= _read(part, contents, store)
-    known = set(learnt)
+    stored = set(learnt)
     with contextlib.suppress(FeatureError):  # there is something else to learn
         return recipe.load(learnt)
     photos = contents.read(sample(len(contents), FIT_IMAGES), recipe.columns)
     fitted = recipe.fit(photos, photos, learnt)
     for part in parts:
-        if not known.issuperset(_names(part)):
+        if not stored.issuperset(_names(part)):
             _write(part, contents, store, learnt)
     return fitted
 
 
 def _names(part: Recipe) -> tuple[str, str]:
-    """The names of centre and weights in the state of a recipe."""
+    """Return the names of centre and weights in the state of a recipe."""
     return f"{part.name}/0", f"{part.name}/1"
 
 
@@ -84,7 +83,7 @@ def _path(part: Recipe, store: Store) -> Path:
 
 
 def _facts(part: Recipe, store: Store, arrays: dict[str, Array]) -> dict[str, Any]:
-    """What a head is of."""
+    """Return the facts that a head in a store must have to be used."""
     settings = {name: value for name, value in store.settings.items() if name != SOURCE}
     digest = hashlib.sha256()
     for name in sorted(arrays):
@@ -99,7 +98,7 @@ def _facts(part: Recipe, store: Store, arrays: dict[str, Array]) -> dict[str, An
 
 
 def _read(part: Recipe, contents: Contents, store: Store) -> dict[str, Array]:
-    """The head that the store keeps; empty if there is none that can be used."""
+    """Return the head that the store keeps; empty if there is none that can be used."""
     path = _path(part, store)
     if not path.is_file():
         return {}
@@ -110,19 +109,21 @@ def _read(part: Recipe, contents: Contents, store: Store) -> dict[str, Array]:
         facts = json.loads(arrays.pop(FACTS).tobytes())
         made_for = int(facts.pop("made_for"))
         as_written = facts == _facts(part, store, arrays)
-        centre, weights = (arrays[name] for name in _names(part))
+        centre_name, weights_name = _names(part)
+        centre, weights = arrays[centre_name], arrays[weights_name]
     except UNREADABLE:
         return {}
-    fits = weights.ndim == 3 and centre.shape == weights.shape[1:2]
-    if not (as_written and fits and 0 < made_for <= len(contents) <= GROWTH * made_for):
-        return {}
-    return arrays
+    has_right_shape = weights.ndim == 3 and centre.shape == weights.shape[1:2]
+    is_recent = 0 < made_for <= len(contents) <= GROWTH * made_for
+    if as_written and has_right_shape and is_recent:
+        return arrays
+    return {}
 
 
 def _write(
     part: Recipe, contents: Contents, store: Store, learnt: dict[str, Array]
 ) -> None:
-    """Keep a head, if the folder can be written."""
+    """Write a head, if the folder can be written."""
     path = _path(part, store)
     arrays = {name: np.ascontiguousarray(learnt[name]) for name in _names(part)}
     facts = {**_facts(part, store, arrays), "made_for": len(contents)}

@@ -53,7 +53,7 @@ class ClassTerm:
 
 @dataclass(frozen=True)
 class Hit:
-    """One image that was found, its labels None where nothing is known.
+    """One image of a result; its labels are None where it has none.
 
     `score` is the recipe's kernel, 1 for the same content, or that of a `Query` of several. The
     other numbers are of the gradient that explains the recipe, see `Explanation`: <x, x'>,
@@ -71,64 +71,71 @@ class Hit:
     @property
     def caption(self) -> str:
         """Its labels, or else the name of its file."""
-        return ", ".join(self.labels) if self.labels else Path(self.id).name
+        if self.labels:
+            return ", ".join(self.labels)
+        return Path(self.id).name
 
 
 class Hits(list[Hit]):
     """Hits, the nearest first, as a list; a notebook shows their pictures.
 
-    `of` says what was searched, and `photo` leads from an id to the bytes of its file, or None.
+    `searched` describes what was searched; `photo` returns the bytes of an id's file, or None.
     """
 
     def __init__(
-        self, hits: Iterable[Hit], of: str, photo: Callable[[str], bytes | None]
+        self, hits: Iterable[Hit], searched: str, photo: Callable[[str], bytes | None]
     ) -> None:
         super().__init__(hits)
-        self.of = of
+        self.searched = searched
         self.photo = photo
 
     def __repr__(self) -> str:
-        nearest = f": {self[0].id} {self[0].score:.3f}, ..." if self else ""
-        return f"{len(self)} hits of {self.of}{nearest}"
+        text = f"{len(self)} hits of {self.searched}"
+        if self:
+            text += f": {self[0].id} {self[0].score:.3f}, ..."
+        return text
 
     def pictures(self) -> list[tuple[ImageBytes | None, str]]:
-        """The file of each hit, None if it is gone, and a caption."""
-        files = ((hit, self.photo(hit.id)) for hit in self)
-        return [
-            (
-                None if file is None else ImageBytes(hit.id, file),
-                f"{hit.score:.3f} {hit.caption}",
-            )
-            for hit, file in files
-        ]
+        """Return the file of each hit, None if it is missing, and a caption."""
+        pictures = []
+        for hit in self:
+            content = self.photo(hit.id)
+            file = None
+            if content is not None:
+                file = ImageBytes(hit.id, content)
+            pictures.append((file, f"{hit.score:.3f} {hit.caption}"))
+        return pictures
 
     def _repr_html_(self) -> str:
-        return pictures_html(f"{len(self)} hits of {self.of}", self.pictures())
+        return pictures_html(f"{len(self)} hits of {self.searched}", self.pictures())
 
     def to_pandas(self) -> Any:
-        """A data frame: id, path, labels, score, forward, backward, classes."""
+        """Return a data frame: id, path, labels, score, forward, backward, classes."""
         return need("pandas", "frames").DataFrame([asdict(hit) for hit in self])
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Which gradient of a recipe tells why: the first with classes, or the first of all."""
+    """The gradient that explains a hit: the first with classes, or the first of all."""
 
     gradient: int | None  # its number; None if there are only forward features
     has_classes: bool  # whether its delta has one number per class
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Explanation:
-        """How hits of this recipe are explained."""
+    def from_recipe(cls, recipe: Recipe) -> Explanation:
+        """Return the explanation of hits of this recipe."""
         for number, factor in enumerate(recipe.gradients):
             if factor is not None and factor.layer == TOP:
                 return cls(number, has_classes=True)
-        return cls(0 if recipe.gradients else None, has_classes=False)
+        first = None
+        if recipe.gradients:
+            first = 0
+        return cls(first, has_classes=False)
 
     def similarities(
         self, images: Comparable, examples: Comparable
     ) -> tuple[Array, Array | None]:
-        """Forward <x, x'> and backward <delta, delta'>, (n, m) each, or the kernel and None."""
+        """Return forward <x, x'> and backward <delta, delta'>, (n, m), or the kernel and None."""
         if self.gradient is None:
             return gram(images, examples), None
         left, right = self._halves(images), self._halves(examples)
@@ -140,7 +147,7 @@ class Explanation:
         examples: Comparable,
         names: Sequence[str] | None = None,
     ) -> list[tuple[ClassTerm, ...]]:
-        """The classes that add most to the mean backward similarity, per image; none if none do."""
+        """Return the classes that add most to the mean backward similarity of each image."""
         if not self.has_classes:
             return [()] * len(images)
         mean = self._halves(examples).delta.mean(axis=0, dtype=np.float64)
@@ -150,27 +157,30 @@ class Explanation:
             raise OptionError(
                 f"class names must be {len(mean)}, one per line, got {len(names)}"
             )
-        found = []
-        for row in self._halves(images).delta * mean:
-            best = np.argpartition(-row, min(TOP_CLASSES, len(row) - 1))[:TOP_CLASSES]
-            terms = [(int(c), round(float(row[c]), 6)) for c in best if row[c] > 0]
-            terms.sort(key=lambda term: (-term[1], term[0]))
-            found.append(
-                tuple(
-                    ClassTerm(c, names[c] if names else f"class {c}", term)
-                    for c, term in terms
-                )
-            )
-        return found
+        return [_largest_terms(row, names) for row in self._halves(images).delta * mean]
 
     def _halves(self, features: Comparable) -> RankOne:
-        """The gradient of these images, its positions pooled."""
+        """Return the gradient of these images, its positions pooled."""
         gradients = [leaf for leaf in leaves(features) if isinstance(leaf, RankOne)]
         return gradients[self.gradient or 0].pool().normalize()
 
 
+def _largest_terms(row: Array, names: Sequence[str] | None) -> tuple[ClassTerm, ...]:
+    """Return the largest positive terms of one image, the largest first."""
+    largest = np.argpartition(-row, min(TOP_CLASSES, len(row) - 1))[:TOP_CLASSES]
+    terms = []
+    for number in largest.tolist():
+        if row[number] > 0:
+            name = f"class {number}"
+            if names:
+                name = names[number]
+            terms.append(ClassTerm(number, name, round(float(row[number]), 6)))
+    terms.sort(key=lambda term: (-term.term, term.index))
+    return tuple(terms)
+
+
 def read_class_names(path: Path) -> list[str]:
-    """Names of the classes, one per line in the order of the network's outputs."""
+    """Return the names of the classes, one per line in the order of the network's outputs."""
     what = f"class names must be a text file with one name per line, got {path}"
     with reraise_as(OptionError, what, of=(OSError, UnicodeDecodeError)):
         return [line.strip() for line in path.read_text("utf-8").splitlines()]
@@ -178,30 +188,28 @@ def read_class_names(path: Path) -> list[str]:
 
 @cache
 def imagenet_names() -> list[str]:
-    """Names of ImageNet's 1,000 classes, in the order of a network's outputs."""
-    lines = (
-        (Path(__file__).parent / "imagenet_names.txt").read_text("utf-8").splitlines()
-    )
-    return [line for line in lines if not line.startswith("#")]
+    """Return the names of ImageNet's 1,000 classes, in the order of a network's outputs."""
+    text = (Path(__file__).parent / "imagenet_names.txt").read_text("utf-8")
+    return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
-    """Pictures in rows; one that is gone or cannot be read is a grey tile."""
+    """Return pictures in rows; one that is missing or cannot be read is a grey tile."""
     columns = min(COLUMNS, len(tiles))
     rows = math.ceil(len(tiles) / max(columns, 1))
     wide, high = TILE + GAP, TILE + 2 * TEXT + 2 * GAP
     sheet = Image.new("RGB", (columns * wide + GAP, rows * high + GAP), PAPER)
     draw = ImageDraw.Draw(sheet)
     for number, (image, *lines) in enumerate(tiles):
-        left, top = number % columns * wide + GAP, number // columns * high + GAP
+        left = number % columns * wide + GAP
+        top = number // columns * high + GAP
         tile = Image.new("RGB", (TILE, TILE), GREY)
         if image is not None:
             with contextlib.suppress(ImageError):
                 tile = open_image(image, draft=TILE)
                 tile.thumbnail((TILE, TILE))
-        sheet.paste(
-            tile, (left + (TILE - tile.width) // 2, top + (TILE - tile.height) // 2)
-        )
+        to_centre = (TILE - tile.width) // 2, (TILE - tile.height) // 2
+        sheet.paste(tile, (left + to_centre[0], top + to_centre[1]))
         for line, text in enumerate(lines):
             font = font_for(text)
             fitting = fit_text(text, font, TILE)
@@ -210,7 +218,7 @@ def contact_sheet(tiles: Sequence[Tile]) -> Image.Image:
 
 
 def save_tiles(path: Path, tiles: Sequence[Tile]) -> None:
-    """Write a contact sheet; the name's ending says which kind of file."""
+    """Write a contact sheet; the kind of file follows from the end of its name."""
     what = f"a contact sheet must be a file that can be written, such as hits.png, got {path}"
     with reraise_as(OptionError, what, of=(OSError, ValueError)):
         contact_sheet(tiles).save(path)

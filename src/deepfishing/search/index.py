@@ -12,7 +12,7 @@ phi(a) = w^(-1/2) V^T k(L, a) has the dot product of the kernel's projection ont
 An image that the landmarks describe badly has a short vector and would never be proposed; dividing
 by the norm makes up for that.
 
-`.index/<recipe>/index.json`          what it is of: recipe, settings, shards; hashes of the others
+`.index/<recipe>/index.json`          recipe, settings, shards; hashes of the other files
 `.index/<recipe>/vectors-*.faiss`     the vectors
 `.index/<recipe>/arrays-*.safetensors` keys of the contents, where in the shards they are, the map
 to vectors, whitening
@@ -29,7 +29,7 @@ import errno
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +78,7 @@ CANDIDATES = 500  # that are compared
 WIDER = 4  # times as many candidates and lists, where their order means nothing
 # Of the order of candidates and of exact scores. Measured: 0.50 to 0.96 on photos of VOC 2007 and
 # on made-up clusters of up to 3,000 images, -0.08 to 0.43 in tight clusters of 12,000.
-LEAST_CORRELATION = 0.45
+MIN_CORRELATION = 0.45
 COARSE = 3  # times as many are taken by vectors of four bits, and compared or refined
 
 FORMAT = "deepfishing-index-5"
@@ -101,15 +101,15 @@ class Embedding:
 
     @classmethod
     def fit(cls, landmarks: Comparable, m: int) -> Embedding:
-        """At most m leading axes of the landmarks' kernel."""
+        """Return the map to at most m leading axes of the landmarks' kernel."""
         return cls(landmarks, inverse_root(finite_gram(landmarks), m))
 
     def __call__(self, features: Comparable) -> Array:
-        """Vectors (n, m) of norm 1."""
+        """Return vectors (n, m) of norm 1."""
         return l2_normalize(self.linear(features))
 
     def linear(self, features: Comparable) -> Array:
-        """The same without the last division, so that a weighted sum of examples can be made."""
+        """Return vectors before they are normalised, which are linear in the kernel."""
         vectors: Array = gram(features, self.landmarks, "float32") @ self.root
         return vectors
 
@@ -137,24 +137,27 @@ class Index:
 
         n = len(features)
         embedding = Embedding.fit(features.of(sample(n, LANDMARKS)), DIMENSIONS)
-        parts, coded = embedding.root.shape[1] // QUANTISED, "SQ8"
+        codes = "SQ8"
+        parts = embedding.root.shape[1] // QUANTISED
         if n >= QUANTISED_IMAGES and parts:
             root = np.ascontiguousarray(embedding.root[:, : parts * QUANTISED])
-            embedding, coded = replace(embedding, root=root), f"PQ{parts}x4fsr"
-            coded += "" if features.is_quick else ",Refine(SQ6)"
+            embedding = replace(embedding, root=root)
+            codes = f"PQ{parts}x4fsr"
+            if not features.is_quick:
+                codes += ",Refine(SQ6)"
         m = embedding.root.shape[1]
         lists = max(1, min(MAX_LISTS, n // LIST_IMAGES))
         vectors = faiss.index_factory(
-            m, f"IVF{lists},{coded}", faiss.METRIC_INNER_PRODUCT
+            m, f"IVF{lists},{codes}", faiss.METRIC_INNER_PRODUCT
         )
-        centres = _lists_of(vectors).cp
-        centres.niter, centres.seed = ROUNDS, SEED + 1
+        k_means = _lists_of(vectors).cp
+        k_means.niter = ROUNDS
+        k_means.seed = SEED + 1
         chosen = sample(n, max(TRAIN_PER_LIST * lists, LANDMARKS))
         blocks = np.array_split(chosen, max(1, len(chosen) // BLOCK_IMAGES))
         progress("training", 0, 1)
-        vectors.train(
-            np.concatenate([embedding(features.of(block)) for block in blocks])
-        )
+        examples = [embedding(features.of(block)) for block in blocks]
+        vectors.train(np.concatenate(examples))
         progress("training", 1, 1)
         index = cls(embedding, vectors, n)
         index.extend(features, progress)
@@ -171,24 +174,23 @@ class Index:
     def candidates(
         self, query: Query, n: int, allowed: Array | None = None, probes: int = PROBES
     ) -> Array:
-        """At most n numbers of contents that may be nearest, the likeliest first.
+        """Return at most n numbers of contents that may be nearest, the likeliest first.
 
-        They are among the allowed ones, a mask.
+        `allowed` is a mask of the contents to choose from.
         """
         if allowed is not None:
             # the rarer they are, the more lists it takes to find enough of them
             probes = probes * len(allowed) // max(int(allowed.sum()), 1)
         # a sum of examples is linear too
-        vector = query.weights.astype(np.float32)[None] @ self.embedding.linear(
-            query.examples
-        )
+        examples = self.embedding.linear(query.examples)
+        vector = query.weights.astype(np.float32)[None] @ examples
         numbers: Array = self.nearest(vector, n, probes, allowed)[0]
         return numbers[numbers >= 0]
 
     def nearest(
         self, vectors: Array, k: int, probes: int, allowed: Array | None = None
     ) -> Array:
-        """Numbers (n, k) of the contents next to each of n vectors; -1 where there are too few."""
+        """Return numbers (n, k) of the contents next to n vectors; -1 where there are too few."""
         import faiss  # takes a while to load
 
         lists = _lists_of(self.vectors)
@@ -207,11 +209,12 @@ class Index:
 
 
 def _lists_of(vectors: Any) -> Any:
-    """The lists of an index, which may be refined by other vectors."""
+    """Return the lists of an index, which may be refined by other vectors."""
     import faiss
 
-    refined = hasattr(vectors, "refine_index")
-    return faiss.downcast_index(vectors.base_index) if refined else vectors
+    if hasattr(vectors, "refine_index"):
+        return faiss.downcast_index(vectors.base_index)
+    return vectors
 
 
 def follows(scores: Array) -> bool:
@@ -226,30 +229,29 @@ def follows(scores: Array) -> bool:
     place = np.arange(len(scores))
     rank = np.empty(len(scores))
     rank[np.argsort(-scores, kind="stable")] = place
-    return len(scores) < 2 or float(np.corrcoef(place, rank)[0, 1]) >= LEAST_CORRELATION
+    if len(scores) < 2:
+        return True
+    return float(np.corrcoef(place, rank)[0, 1]) >= MIN_CORRELATION
 
 
-class _Unfit(Exception):  # noqa: N818 - never leaves this file
-    """Why what is on disk cannot be used."""
+class _UnusableError(Exception):
+    """The reason why an index on disk cannot be used; it is caught in this file."""
 
 
 def open_index(
     store: Store, recipe: Recipe, progress: Progress, notice: Notice
 ) -> tuple[Index, Features]:
-    """An index that covers all of the store; `notice` is told why one is made again."""
+    """Return an index of the whole store; `notice` is called with the reason to make it again."""
     # a recipe may hold anything, so its hash is the name
-    folder = (
-        store.folder
-        / FOLDER
-        / hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
-    )
+    name = hashlib.sha256(recipe.name.encode()).hexdigest()[:DIGITS]
+    folder = store.folder / FOLDER / name
     check_no_link(folder.parent)
     check_no_link(folder)
     try:
         index, features, is_whole = _read(folder, store, recipe)
     except DeepFishingError:
-        raise  # of the store itself, which a new index would meet too
-    except (_Unfit, *UNREADABLE) as error:
+        raise  # of the store itself, which a new index would raise too
+    except (_UnusableError, *UNREADABLE) as error:
         if (folder / FACTS).exists():
             notice(f"index is made again: {folder} ({_reason(error)})")
         contents = Contents.of(store, recipe.columns)
@@ -265,71 +267,71 @@ def open_index(
             _write(folder, index, features, _facts(store, recipe))
     except OSError as error:
         notice(
-            f"index cannot be kept: {folder} ({error.strerror}); it is made anew next time"
+            f"index cannot be written: {folder} ({error.strerror}); it is made again next time"
         )
     return index, features
 
 
 def _reason(error: Exception) -> str:
+    """Return why an index on disk cannot be used."""
     if isinstance(error, FileNotFoundError):
         return f"{Path(error.filename).name} does not exist"
+    if isinstance(error, _UnusableError):
+        return str(error)
     # RuntimeError: FAISS's, also if a newer one was made just now
-    return (
-        str(error) if isinstance(error, _Unfit) else f"it is damaged: {one_line(error)}"
-    )
+    return f"it is damaged: {one_line(error)}"
 
 
 def _facts(store: Store, recipe: Recipe) -> dict[str, Any]:
-    """What an index must be of to be used."""
+    """Return the facts that an index on disk must have to be used."""
     settings = {name: value for name, value in store.settings.items() if name != SOURCE}
     plain = json.loads(json.dumps(settings))
     return {"format": FORMAT, "recipe": recipe.name, "settings": plain}
 
 
 def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, bool]:
-    """What is on disk, features of all that the store has, and whether the index covers them."""
+    """Return the index on disk, features of the whole store, and whether the index covers them."""
     facts = json.loads(read_regular(folder / FACTS, MAX_FACTS_BYTES))
     for name, value in _facts(store, recipe).items():
         if facts[name] != value:
-            raise _Unfit(f"its {name} is another one")
+            raise _UnusableError(f"its {name} is another one")
     if not is_intact(facts):
-        raise _Unfit(f"{FACTS} is not as it was written")
-    paths = {kind: folder / Path(name).name for kind, name in facts["files"].items()}
-    for path in paths.values():
+        raise _UnusableError(f"{FACTS} is not as it was written")
+    paths = {}
+    for kind, name in facts["files"].items():
+        path = folder / Path(name).name
+        paths[kind] = path
         check_regular(path)
         if path.stem.rpartition("-")[2] != _hash(path):
-            raise _Unfit(f"{path.name} is damaged")
+            raise _UnusableError(f"{path.name} is damaged")
     arrays = dict(read_tensors(paths["arrays"].read_bytes()))
-    ends, text = (pa.py_buffer(arrays[name]) for name in ("key_ends", "keys"))
+    ends = pa.py_buffer(arrays["key_ends"])
+    text = pa.py_buffer(arrays["keys"])
     keys = pa.StringArray.from_buffers(len(arrays["key_ends"]) - 1, ends, text)
     keys.validate(full=True)
-    vectors, root, made_for = (
-        _read_vectors(paths["vectors"]),
-        arrays["root"],
-        facts["made_for"],
-    )
+    vectors = _read_vectors(paths["vectors"])
+    root = arrays["root"]
+    made_for = facts["made_for"]
     if not 0 < made_for <= len(keys) == vectors.ntotal or vectors.d != root.shape[1]:
-        raise _Unfit(f"{paths['vectors'].name} has other images than its keys")
-    shards = {
-        name: [path.name for path in shard_files(store, name)]
-        for name in recipe.columns
-    }
+        raise _UnusableError(f"{paths['vectors'].name} has other images than its keys")
+    shards = {}
+    for name in recipe.columns:
+        shards[name] = _names(shard_files(store, name))
     is_whole = facts["shards"] == shards
     if is_whole:
         contents = Contents(keys, _columns(store, facts, arrays, len(keys)))
     else:
         contents = Contents.of(store, recipe.columns, first=keys)
         if not contents.keys[: len(keys)].equals(keys):
-            raise _Unfit("images of it are no longer in the store")
+            raise _UnusableError("images of it are no longer in the store")
         if len(contents) > GROWTH * made_for:
-            raise _Unfit(
+            raise _UnusableError(
                 f"the store has grown from {made_for} to {len(contents)} images"
             )
-    state = {
-        name.removeprefix(STATE): a
-        for name, a in arrays.items()
-        if name.startswith(STATE)
-    }
+    state = {}
+    for name, values in arrays.items():
+        if name.startswith(STATE):
+            state[name.removeprefix(STATE)] = values
     features = Features(contents, recipe, recipe.load(state))
     landmarks = features.of(sample(made_for, len(root)))
     return Index(Embedding(landmarks, root), vectors, made_for), features, is_whole
@@ -338,14 +340,15 @@ def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, 
 def _columns(
     store: Store, facts: dict[str, Any], arrays: dict[str, Array], n: int
 ) -> dict[str, MappedColumn]:
-    """Where the rows are, as the index has noted it."""
+    """Return the columns with the places of the rows that the index has recorded."""
     columns = {}
     for factor, names in facts["shards"].items():
         places = {name: arrays[f"{factor}/{name}"] for name in PLACES}
         files = [store.shards_folder(factor) / name for name in names]
         counts = [len(places[name]) for name in PLACES]
-        if counts != [n, n, len(files)] or not 0 <= places["shard"].max() < len(files):
-            raise _Unfit(f"rows of {factor} are not those of its keys")
+        last_shard = places["shard"].max()
+        if counts != [n, n, len(files)] or not 0 <= last_shard < len(files):
+            raise _UnusableError(f"rows of {factor} are not those of its keys")
         shape = tuple(facts["shapes"][factor])
         columns[factor] = MappedColumn(
             files, codec=store.codec, factor=factor, shape=shape, **places
@@ -357,8 +360,8 @@ def _read_vectors(path: Path) -> Any:
     import faiss
 
     size = path.stat().st_size
-    # Nothing that is in a file is larger than the file. FAISS believes what the file says, if it is
-    # not told otherwise, and takes gigabytes for it.
+    # Nothing in a file is larger than the file. Without a limit FAISS believes the sizes that the
+    # file states, and allocates gigabytes for them.
     if hasattr(faiss, "set_deserialization_vector_byte_limit"):  # not in all versions
         faiss.set_deserialization_vector_byte_limit(size)
         faiss.set_deserialization_loop_limit(size)
@@ -367,58 +370,61 @@ def _read_vectors(path: Path) -> Any:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One at a time: two processes may make one index."""
+    """Hold the lock of the indexes: two processes may make the same one."""
     folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.parent / LOCK):
-        for left in folder.glob(".*.*"):  # by one that was killed
-            remove_file(left)
+        for leftover in folder.glob(".*.*"):  # of a process that was killed
+            remove_file(leftover)
         yield
 
 
 def _write(
     folder: Path, index: Index, features: Features, facts: dict[str, Any]
 ) -> None:
+    """Write an index; `index.json` is replaced last."""
     contents = features.contents
     keys = contents.keys.to_pylist()
     arrays = {STATE + name: values for name, values in features.fitted.state.items()}
     arrays["root"] = index.embedding.root
     arrays["keys"] = np.frombuffer("".join(keys).encode(), np.uint8)
     arrays["key_ends"] = np.cumsum([0, *map(len, keys)], dtype=np.int32)
+    shards = {}
     for factor, column in contents.columns.items():
-        arrays.update({f"{factor}/{name}": getattr(column, name) for name in PLACES})
+        shards[factor] = _names(column.files)
+        for name in PLACES:
+            arrays[f"{factor}/{name}"] = getattr(column, name)
     before = set(folder.glob("*-*.*"))
-    # safetensors writes the bytes as they lie in memory
-    content = tensor_bytes(
-        {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+    for name, values in arrays.items():
+        # safetensors writes the bytes as they are in memory
+        arrays[name] = np.ascontiguousarray(values)
+    content = tensor_bytes(arrays)
+    vectors_file = _write_file(
+        folder, "vectors-{}.faiss", lambda path: _write_vectors(index, path)
     )
-    files = {
-        "vectors": _kept(
-            folder, "vectors-{}.faiss", lambda to: _write_vectors(index, to)
-        ),
-        "arrays": _kept(
-            folder, "arrays-{}.safetensors", lambda to: to.write_bytes(content)
-        ),
-    }
+    arrays_file = _write_file(
+        folder, "arrays-{}.safetensors", lambda path: path.write_bytes(content)
+    )
     facts = {
         **facts,
-        "shards": {
-            name: [path.name for path in c.files]
-            for name, c in contents.columns.items()
-        },
+        "shards": shards,
         "version": __version__,
         "images": len(index),
         "made_for": index.made_for,
         "shapes": contents.shapes,
-        "files": {kind: path.name for kind, path in files.items()},
+        "files": {"vectors": vectors_file.name, "arrays": arrays_file.name},
     }
     with replacing(folder / FACTS) as partial:
         partial.write_text(json.dumps(sealed(facts), indent=1) + "\n", encoding="utf-8")
-    for old in before - {*files.values()}:
+    for old in before - {vectors_file, arrays_file}:
         remove_file(old)
 
 
-def _kept(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
-    """Write a file whose name comes from its content."""
+def _names(paths: Sequence[Path]) -> list[str]:
+    return [path.name for path in paths]
+
+
+def _write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
+    """Write a file whose name contains a hash of its content, and return its path."""
     partial = folder / f".{name}.{secrets.randbits(63)}"
     try:
         write(partial)

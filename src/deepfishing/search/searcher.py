@@ -131,7 +131,7 @@ class Searcher:
         self.recipe = choose_recipe(self.store, by, search_defaults(photos))
         self._is_default, self._method = by is None, method
         self._names = None if class_names is None else read_class_names(class_names)
-        self.explanation = Explanation.of(self.recipe)
+        self.explanation = Explanation.from_recipe(self.recipe)
         self._notice = notice or _warn
         self.index: Index | None = None
         if method == "index" or (method == "auto" and photos > EXACT_IMAGES):
@@ -169,7 +169,7 @@ class Searcher:
         probes: int = PROBES,
         among: Array | None = None,
     ) -> Hits:
-        """The k nearest images, the nearest first.
+        """Return the k nearest images, the nearest first.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class Searcher:
         k : int
             How many.
         unlike : sequence of examples
-            Negative ones: a quarter of their mean similarity is taken away.
+            Negative ones: a quarter of their mean similarity is subtracted.
         labels : sequence of str
             Only images that have all of them.
         path : str
@@ -195,31 +195,31 @@ class Searcher:
         if k < 1:
             raise OptionError(f"k must be at least 1, got {k}")
         if self._is_default and self.recipe.name != WORDS_FEATURE:
-            examples = (
-                self.read(example) for example in (*_listed(like), *_listed(unlike))
-            )
+            examples = map(self.read, (*_as_list(like), *_as_list(unlike)))
             if any(isinstance(example, Words) for example in examples):
                 by_words = self._by_words
                 return by_words.search(
                     like, k, unlike, labels, path, candidates, probes
                 )
         passed = self.collection.passing(labels, path)
-        if among is not None:
-            passed = among if passed is None else passed & among
+        if passed is None:
+            passed = among
+        elif among is not None:
+            passed &= among
         query = self._query(like, unlike)
         rows, scores = self._nearest(query, k, passed, candidates, probes)
-        hits = self._hits(query, rows, scores) if len(rows) else ()
-        return Hits(hits, repr(self), self.photo)
+        return Hits(self._hits(query, rows, scores), repr(self), self.photo)
 
     @cached_property
     def _by_words(self) -> Searcher:
-        """The same store by the embedding, which words are compared with."""
-        made = Searcher(self.store, WORDS_FEATURE, self._method)
-        made.encoder, made.texts = self.encoder, self.texts
-        return made
+        """A searcher of the same store by the embedding, which words are compared with."""
+        searcher = Searcher(self.store, WORDS_FEATURE, self._method)
+        searcher.encoder = self.encoder
+        searcher.texts = self.texts
+        return searcher
 
     def photo(self, id_: str) -> bytes | None:
-        """The file of an image of the store, found from any folder; None if it is gone or other."""
+        """Return the file of an image of the store; None if it is missing or has changed."""
         row = self.collection.row_of(id_)
         if row is None:
             return None
@@ -227,7 +227,7 @@ class Searcher:
         return find_again(self.store.folder, self.collection[row].path, key)[1]
 
     def picture(self, example: Example) -> ImageLike | None:
-        """What to draw for an example or a hit; None for an image of the store that is gone."""
+        """Return the picture of an example or a hit; None if its file is missing."""
         if isinstance(example, bytes):
             return ImageBytes("standard input", example)
         if isinstance(example, Image.Image | np.ndarray):
@@ -238,12 +238,14 @@ class Searcher:
         if self.collection.row_of(name) is None:
             return Path(name)
         photo = self.photo(name)
-        return None if photo is None else ImageBytes(name, photo)
+        if photo is None:
+            return None
+        return ImageBytes(name, photo)
 
     def similarities(
         self, like: Example | Sequence[Example], unlike: Sequence[Example] = ()
     ) -> tuple[Array, Array | None, Array]:
-        """Forward, backward and score of every image of the collection, in its order.
+        """Return forward, backward and score of every image of the collection, in its order.
 
         `self.collection[i]` is the image of entry i. Backward is None for a recipe without a
         gradient. All images are read, index or not.
@@ -251,15 +253,18 @@ class Searcher:
         query = self._query(like, unlike)
         forward, backward, score = [], [], []
         for block in self.features.blocks():
-            ahead, back = self.explanation.similarities(block, query.likes)
-            forward.append(ahead.mean(axis=1))
+            of_x, of_delta = self.explanation.similarities(block, query.likes)
+            forward.append(of_x.mean(axis=1))
             score.append(query.scores(block))
-            if back is not None:
-                backward.append(back.mean(axis=1))
+            if of_delta is not None:
+                backward.append(of_delta.mean(axis=1))
         content = self.collection.content
+        backward_of_images = None
+        if backward:
+            backward_of_images = np.concatenate(backward)[content]
         return (
             np.concatenate(forward)[content],
-            np.concatenate(backward)[content] if backward else None,
+            backward_of_images,
             np.concatenate(score)[content],
         )
 
@@ -271,32 +276,43 @@ class Searcher:
         candidates: int | None,
         probes: int,
     ) -> tuple[Array, Array]:
-        """Rows and scores of the k nearest images that passed a filter."""
-        n, allowed = len(self.contents), self.collection.contents_of(passed)
-        left = n if allowed is None else int(allowed.sum())
-        if self.index is None or (passed is not None and left <= EXACT_FILTERED):
-            numbers = np.arange(n) if allowed is None else np.flatnonzero(allowed)
-            # then reading the rest too is quicker than choosing
-            everything = left > n // 2
-            blocks = self.features.blocks(None if everything else numbers)
-            scores = np.concatenate([query.scores(block) for block in blocks])
-            scores = scores[numbers] if left < n and everything else scores
+        """Return rows and scores of the k nearest images that passed a filter."""
+        allowed = self.collection.contents_of(passed)
+        n_allowed = len(self.contents)
+        if allowed is not None:
+            n_allowed = int(allowed.sum())
+        is_filtered_to_few = passed is not None and n_allowed <= EXACT_FILTERED
+        if self.index is None or is_filtered_to_few:
+            numbers, scores = self._compare_all(query, allowed)
         else:
-            numbers, scores = self._proposed(
+            numbers, scores = self._compare_candidates(
                 self.index, query, k, allowed, candidates, probes
             )
-        found = [
-            (int(row), float(scores[best]))
-            # one more for each example, whose row is not to be found again
-            for best in _largest(scores, k + len(query.rows))
-            for row in self.collection.rows_of(int(numbers[best]))
-            if row not in query.rows and (passed is None or passed[row])
-        ]
-        return np.array([row for row, _ in found[:k]], int), np.array(
-            [s for _, s in found[:k]]
-        )
+        rows: list[int] = []
+        scores_of_rows: list[float] = []
+        # one more for each example, whose row is left out
+        for best in _largest(scores, k + len(query.rows)):
+            for row in self.collection.rows_of(int(numbers[best])):
+                is_allowed = passed is None or passed[row]
+                if is_allowed and row not in query.rows:
+                    rows.append(int(row))
+                    scores_of_rows.append(float(scores[best]))
+        return np.array(rows[:k], int), np.array(scores_of_rows[:k])
 
-    def _proposed(
+    def _compare_all(self, query: Query, allowed: Array | None) -> tuple[Array, Array]:
+        """Return the numbers of the allowed contents, and their scores."""
+        n = len(self.contents)
+        if allowed is None:
+            numbers = np.arange(n)
+        else:
+            numbers = np.flatnonzero(allowed)
+        if len(numbers) <= n // 2:
+            return numbers, self._scores(numbers, query)
+        # reading the others too is quicker than choosing
+        blocks = [query.scores(block) for block in self.features.blocks()]
+        return numbers, np.concatenate(blocks)[numbers]
+
+    def _compare_candidates(
         self,
         index: Index,
         query: Query,
@@ -305,20 +321,26 @@ class Searcher:
         candidates: int | None,
         probes: int,
     ) -> tuple[Array, Array]:
-        """Rising numbers and scores of contents among which the k nearest are, by the index.
+        """Return numbers and scores of candidates of the index, in the order of the numbers.
 
-        So many `candidates` if they are given; by default more and more of them, up to
-        `EXACT_IMAGES`, until the order of the index means something.
+        The k nearest images should be among them. Without a number of `candidates`, more and more
+        of them are taken, up to `EXACT_IMAGES`, until the order of the index means something.
         """
-        wanted = max(
-            candidates or CANDIDATES * (COARSE if index.is_coarse else 1), 4 * k
-        )
+        wanted = candidates
+        if not wanted:
+            wanted = CANDIDATES
+            if index.is_coarse:
+                wanted *= COARSE
+        wanted = max(wanted, 4 * k)
         last = max(LAST, 4 * k + len(query.rows))
         while True:
             numbers = index.candidates(query, wanted, allowed, probes)
-            quick = self.features.is_quick and len(numbers) > last
-            near = self._scores(numbers, query, quick)
-            if candidates is not None or len(numbers) < wanted or follows(near):
+            is_quick = self.features.is_quick and len(numbers) > last
+            if is_quick:
+                scores = self.features.cosine_scores(numbers, query)
+            else:
+                scores = self._scores(numbers, query)
+            if candidates is not None or len(numbers) < wanted or follows(scores):
                 break
             if WIDER * wanted > EXACT_IMAGES:
                 self._notice(
@@ -327,75 +349,86 @@ class Searcher:
                 )
                 break
             wanted, probes = WIDER * wanted, WIDER * probes
-        if quick:
-            numbers = numbers[np.argpartition(-near, last)[:last]]
-            near = self._scores(numbers, query, quick=False)
+        if is_quick:
+            # these scores are exact up to rounding in single precision only
+            numbers = numbers[np.argpartition(-scores, last)[:last]]
+            scores = self._scores(numbers, query)
         order = np.argsort(numbers)
-        return numbers[order], near[order]
+        return numbers[order], scores[order]
 
-    def _scores(self, numbers: Array, query: Query, quick: bool) -> Array:
-        """Scores of these contents, `quick` up to rounding in single precision."""
-        if quick:
-            return self.features.cosine_scores(numbers, query)
-        scores = [query.scores(block) for block in self.features.blocks(numbers)]
-        return np.concatenate(scores) if scores else np.empty(0)
+    def _scores(self, numbers: Array, query: Query) -> Array:
+        """Return the scores of these contents."""
+        scores = [np.empty(0)]
+        for block in self.features.blocks(numbers):
+            scores.append(query.scores(block))
+        return np.concatenate(scores)
 
     def _hits(self, query: Query, rows: Array, scores: Array) -> Iterator[Hit]:
+        """Yield the hits in these rows, with their explanation."""
+        if not len(rows):
+            return
         features = self.features.of(self.collection.content[rows])
         forward, backward = self.explanation.similarities(features, query.likes)
         classes = self.explanation.class_terms(features, query.likes, self._names)
-        for at, (row, score) in enumerate(
-            zip(rows.tolist(), scores.tolist(), strict=True)
-        ):
-            picture, ahead = self.collection[row], float(forward[at].mean())
-            back = None if backward is None else float(backward[at].mean())
+        for number, row in enumerate(rows.tolist()):
+            picture = self.collection[row]
+            mean_backward = None
+            if backward is not None:
+                mean_backward = float(backward[number].mean())
             yield Hit(
                 picture.id,
                 picture.path,
                 picture.labels,
-                score,
-                ahead,
-                back,
-                classes[at],
+                score=float(scores[number]),
+                forward=float(forward[number].mean()),
+                backward=mean_backward,
+                classes=classes[number],
             )
 
     def _query(
         self, like: Example | Sequence[Example], unlike: Sequence[Example]
     ) -> Query:
-        likes = _listed(like)
+        """Return the query of these examples: of ids, files, images and words."""
+        likes = _as_list(like)
         if not likes:
-            raise OptionError(
-                "a search needs at least one example to be like, got none"
-            )
-        examples = [self.read(example) for example in (*likes, *_listed(unlike))]
-        rows = [
-            self.collection.row_of(e) if isinstance(e, str) else None for e in examples
-        ]
-        found = [
-            self._find(one) if row is None else int(self.collection.content[row])
-            for one, row in zip(examples, rows, strict=True)
-        ]
-        numbers = np.array(
-            [one for one in found if isinstance(one, int)], dtype=np.int64
-        )
-        new = [one for one in found if isinstance(one, ImageBytes)]
-        texts = [one.text for one in found if isinstance(one, Words)]
-        stored = (
-            self.contents.read(numbers, self.recipe.columns) if len(numbers) else {}
-        )
-        computed = self.encoder.factors(new, self.recipe.factors) if new else {}
-        read = self._factors_of_texts(texts) if texts else {}
-        # back into the order that they were given in
-        kinds = np.array([_KINDS.index(type(one)) for one in found])
+            raise OptionError("a search needs at least one example, got none")
+        rows = []  # of the examples that are given by id
+        contents: list[int | ImageBytes | Words] = []
+        for example in map(self.read, (*likes, *_as_list(unlike))):
+            row = None
+            if isinstance(example, str):
+                row = self.collection.row_of(example)
+            if row is None:
+                contents.append(self._find(example))
+            else:
+                rows.append(row)
+                contents.append(int(self.collection.content[row]))
+        arrays = self._factors(contents)
+        return Query.from_factors(arrays, self.features.fitted, len(likes), tuple(rows))
+
+    def _factors(
+        self, contents: Sequence[int | ImageBytes | Words]
+    ) -> dict[str, Array]:
+        """Return the factors of stored contents, other images and words, in their order."""
+        stored = [item for item in contents if isinstance(item, int)]
+        images = [item for item in contents if isinstance(item, ImageBytes)]
+        texts = [item.text for item in contents if isinstance(item, Words)]
+        parts: list[dict[str, Array]] = []
+        if stored:
+            numbers = np.array(stored, dtype=np.int64)
+            parts.append(self.contents.read(numbers, self.recipe.columns))
+        if images:
+            parts.append(self.encoder.factors(images, self.recipe.factors))
+        if texts:
+            parts.append(self._factors_of_texts(texts))
+        # the parts follow each other in the order of `_KINDS`
+        kinds = np.array([_KINDS.index(type(item)) for item in contents])
         order = np.argsort(np.argsort(kinds, kind="stable"), kind="stable")
-        arrays = {
-            name: np.concatenate(
-                [side[name] for side in (stored, computed, read) if side]
-            )[order]
-            for name in self.recipe.columns
-        }
-        known = tuple(row for row in rows if row is not None)
-        return Query.of(arrays, self.features.fitted, len(likes), known)
+        arrays = {}
+        for name in self.recipe.columns:
+            values = np.concatenate([part[name] for part in parts])
+            arrays[name] = values[order]
+        return arrays
 
     def read(self, example: Example) -> Example:
         """Return `Words` for a text that is neither an id nor a file, else the example itself.
@@ -404,15 +437,16 @@ class Searcher:
         """
         if not isinstance(example, str) or not self.texts.is_known:
             return example
-        is_words = not is_file_name(example) and self.collection.row_of(example) is None
-        return Words(example) if is_words else example
+        if is_file_name(example) or self.collection.row_of(example) is not None:
+            return example
+        return Words(example)
 
     def _factors_of_texts(self, texts: Sequence[str]) -> dict[str, Array]:
         check_words_recipe(self.recipe)
         return {name: self.texts(texts) for name in self.recipe.columns}
 
     def _find(self, example: Example) -> int | ImageBytes | Words:
-        """The number of a file's content, or the image if it is not in the store, or words."""
+        """Return the number of a content in the store, or else the image, or words."""
         if isinstance(example, Words):
             return example
         if isinstance(example, Image.Image | np.ndarray):
@@ -434,27 +468,29 @@ class Searcher:
                 ) from None
         key = hashlib.sha256(upload).hexdigest()
         number = pc.index(self.contents.keys, key).as_py()
-        return int(number) if number >= 0 else ImageBytes(name, upload)
+        if number >= 0:
+            return int(number)
+        return ImageBytes(name, upload)
 
 
 class Encoder:
     """The network of a store, for queries.
 
-    `facts` are the settings of the store. A module of the user's own cannot be loaded again from
-    them and is given as `network`; `weights` is the weight file, if it is elsewhere now.
+    `settings` are those of the store. A module of the user's own cannot be loaded again from them
+    and is given as `network`; `weights` is the weight file, if it is elsewhere now.
     """
 
     def __init__(
         self,
-        facts: Mapping[str, Any],
+        settings: Mapping[str, Any],
         *,
         network: Network | None = None,
         weights: str | Path | None = None,
         device: str = "cpu",
         notice: Notice | None = None,
     ) -> None:
-        self.facts = facts
-        self.given = network
+        self.settings = settings
+        self.network = network
         self.weights = weights
         self.device = device
         self.notice = notice
@@ -464,11 +500,11 @@ class Encoder:
     def factors(
         self, images: Sequence[ImageBytes], wanted: tuple[Factor, ...]
     ) -> dict[str, Array]:
-        """Factors of images, each (n, d) or (n, P, d); one that cannot be read is an error."""
+        """Return the factors of images, (n, d) or (n, P, d); refuse one that cannot be read."""
         with self._lock:  # one query at a time: the network has all cores already
             if wanted not in self._encoders:
                 for image in images:
-                    # what cannot be read is told before the network is loaded
+                    # an image that cannot be read is reported before the network is loaded
                     open_image(image, draft=1)
             factors = gather(self._encoder(wanted)(images))
         zero = zero_gradients(factors)
@@ -478,52 +514,54 @@ class Encoder:
         return factors
 
     def _encoder(self, wanted: tuple[Factor, ...]) -> Encode:
-        """Made once: to cut the network takes longer than a photo, and more memory each time."""
+        """Return the encoder of these factors, which is made once: cutting a network takes long."""
         if wanted not in self._encoders:
             self._encoders[wanted] = make_encoder(
-                Settings.from_dict(self.facts),
+                Settings.from_dict(self.settings),
                 wanted,
-                lambda: self._network,
+                lambda: self._loaded_network,
                 # starting another engine costs more than it saves on a few images
                 resources=Resources(batch_size=8, engine="torch", device=self.device),
                 weights=self.weights,
-                own=self.given is not None,
+                own=self.network is not None,
                 notice=self.notice,
             )
         return self._encoders[wanted]
 
     @cached_property
-    def _network(self) -> Network:
-        settings = Settings.from_dict(self.facts)
-        if self.given is None:
+    def _loaded_network(self) -> Network:
+        settings = Settings.from_dict(self.settings)
+        if self.network is None:
             return settings.load_network(device=self.device, weights=self.weights)
         from deepfishing.networks.load import check_same  # torch takes seconds to load
 
-        check_same(settings.network, self.given)
-        return self.given
+        check_same(settings.network, self.network)
+        return self.network
 
 
-def _listed(examples: Example | Sequence[Example]) -> list[Example]:
-    """One example or several, as a list."""
-    listed = list(examples) if isinstance(examples, list | tuple) else [examples]
-    for one in listed:
-        if not isinstance(one, str | Path | bytes | Image.Image | np.ndarray | Words):
+def _as_list(examples: Example | Sequence[Example]) -> list[Example]:
+    """Return one example or several as a list."""
+    if not isinstance(examples, list | tuple):
+        examples = [examples]  # type: ignore[list-item]
+    for example in examples:
+        if not isinstance(
+            example, str | Path | bytes | Image.Image | np.ndarray | Words
+        ):
             raise OptionError(
                 "an example must be an id, a path, bytes, a PIL image, an array or Words, got "
-                f"{type(one).__name__}; give several as a list"
+                f"{type(example).__name__}; give several as a list"
             )
-    return listed  # type: ignore[return-value]
+    return list(examples)
 
 
 def _largest(scores: Array, k: int) -> Array:
-    """Where the k largest scores are, the largest first, and the first of two that are the same."""
-    # with all that are as large as the last one, so that the first of them can be told
-    least = (
-        np.partition(scores, len(scores) - k)[len(scores) - k]
-        if k < len(scores)
-        else -np.inf
-    )
-    chosen: Array = np.flatnonzero(scores >= least)
+    """Return the places of the k largest scores, the largest first; ties keep their order."""
+    # with all that are as large as the last one, so that ties keep their order
+    smallest = -np.inf
+    if k < len(scores):
+        last = len(scores) - k
+        smallest = np.partition(scores, last)[last]
+    chosen: Array = np.flatnonzero(scores >= smallest)
     return chosen[np.argsort(-scores[chosen], kind="stable")][:k]
 
 

@@ -135,7 +135,7 @@ class Uploads(Encoder):
                 release_memory()
                 self.network_state = READY
 
-        self.network_state = LOADING if self.facts.get("weights_sha256") else ABSENT
+        self.network_state = LOADING if self.settings.get("weights_sha256") else ABSENT
         thread = threading.Thread(target=load, daemon=True)
         thread.start()
         return thread

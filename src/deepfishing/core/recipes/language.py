@@ -86,24 +86,24 @@ def parse_recipes(
     text: str | Iterable[str], layers: Mapping[int, str]
 ) -> tuple[Recipe, ...]:
     """Read a comma-separated list; `all` and `beyond` stand for rows whose layers exist."""
-    found: dict[str, Recipe] = {}
+    recipes: dict[str, Recipe] = {}
     for name in expand_names(text, layers):
         if name == "beyond":
-            found |= known_recipes(BEYOND, layers)
+            recipes |= known_recipes(BEYOND, layers)
         else:
             recipe = parse_recipe(name, layers)
-            found[recipe.name] = recipe
-    return tuple(found.values())
+            recipes[recipe.name] = recipe
+    return tuple(recipes.values())
 
 
 def known_recipes(names: Iterable[str], layers: Mapping[int, str]) -> dict[str, Recipe]:
-    """Those of these recipes whose layers the network has, by their names."""
-    found = {}
+    """Return the recipes whose layers the network has, by their names."""
+    recipes = {}
     for name in names:
         with contextlib.suppress(FeatureError):
             recipe = parse_recipe(name, layers)
-            found[recipe.name] = recipe
-    return found
+            recipes[recipe.name] = recipe
+    return recipes
 
 
 def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
@@ -114,17 +114,11 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
             f"one recipe is needed here, got {text!r}, a list; try {BEST}"
         )
     if text in CHOSEN:
-        # before anything is chosen it has the features of all candidates
-        known = layers or {TOP: ""}
-        scores = [SCORES] if text == AUTO and has_classifier(known) else []
-        names = parse_recipes([*candidates(known, text), *scores], known)
-        features = dict.fromkeys(
-            feature for recipe in names for feature in recipe.features
-        )
-        return Recipe(text, AUTO, tuple(map(leaf, features)))
-    recipe = _Parser(
-        best_recipe(layers or {}) if text == BEST else text, layers
-    ).whole()
+        return _unchosen_recipe(text, layers or {TOP: ""})
+    formula = text
+    if text == BEST:
+        formula = best_recipe(layers or {})
+    recipe = _Parser(formula, layers).whole()
     if not recipe.features:
         raise FeatureError(f"recipe {text!r} must name a feature, got only a number")
     if layers is None:  # those that it names
@@ -132,15 +126,26 @@ def parse_recipe(text: str, layers: Mapping[int, str] | None = None) -> Recipe:
     return replace(recipe, is_best=TOP in layers and recipe.name == best_recipe(layers))
 
 
+def _unchosen_recipe(kind: str, layers: Mapping[int, str]) -> Recipe:
+    """Return `auto`, or another of `CHOSEN`, with the features of all its candidates."""
+    names = list(candidates(layers, kind))
+    if kind == AUTO and has_classifier(layers):
+        names.append(SCORES)
+    features: dict[Feature, None] = {}
+    for recipe in parse_recipes(names, layers):
+        features.update(dict.fromkeys(recipe.features))
+    return Recipe(kind, AUTO, tuple(map(leaf, features)))
+
+
 def pieces(name: str) -> list[Feature | str]:
-    """A recipe's name in order, for those who typeset it: its features, and what joins them."""
-    found: list[Feature | str] = []
+    """Return the features in a recipe's name and the text between them, in order."""
+    parts: list[Feature | str] = []
     for word in re.findall(_WORD, name):
         try:
-            found.append(parse_feature(word))
+            parts.append(parse_feature(word))
         except FeatureError:
-            found.append(word)
-    return found
+            parts.append(word)
+    return parts
 
 
 class _Parser:
@@ -159,10 +164,11 @@ class _Parser:
         return self.words[self.at][0]
 
     def skip(self, word: str) -> bool:
-        """Whether this word is next; then it is passed."""
-        found = self.word == word
-        self.at += found
-        return found
+        """Move past this word if it is next, and return whether it was."""
+        is_next = self.word == word
+        if is_next:
+            self.at += 1
+        return is_next
 
     def close(self) -> None:
         if not self.skip(")"):
@@ -170,10 +176,14 @@ class _Parser:
 
     def error(self, lacking: str) -> FeatureError:
         word, start = self.words[self.at]
-        before, place = self.text[:start].strip(), "at its end"
-        if word:
-            place = f"between {before!r} and {word!r}" if before else f"before {word!r}"
-        return FeatureError(f"recipe {self.text!r} lacks {lacking} {place}")
+        before = self.text[:start].strip()
+        if not word:
+            where = "at its end"
+        elif before:
+            where = f"between {before!r} and {word!r}"
+        else:
+            where = f"before {word!r}"
+        return FeatureError(f"recipe {self.text!r} lacks {lacking} {where}")
 
     def whole(self) -> Recipe:
         recipe = self.sum()
@@ -203,7 +213,7 @@ class _Parser:
         while self.skip("+"):
             parts.append(self.product())
         self.depth -= 1
-        if len(parts) == 1:  # a weight says nothing without others
+        if len(parts) == 1:  # a weight has no effect without other parts
             return replace(parts[0], weight=1.0)
         return Recipe("+".join(map(_term, parts)), "mean", tuple(parts))
 
@@ -226,7 +236,9 @@ class _Parser:
         if self.skip("("):
             inner = self.sum()
             self.close()
-            return inner if inner.is_plain else replace(inner, name=f"({inner.name})")
+            if inner.is_plain:
+                return inner
+            return replace(inner, name=f"({inner.name})")
         if word in ("", "+", "*", ")", ","):
             raise self.error("a feature such as x7 or dW8")
         self.at += 1
@@ -235,7 +247,9 @@ class _Parser:
         return leaf(parse_feature(word, self.layers))
 
     def function(self, name: str) -> Recipe:
-        step, inner, number = FUNCTIONS[name], self.sum(), None
+        step = FUNCTIONS[name]
+        inner = self.sum()
+        number = None
         if step.is_plain and not inner.is_plain:
             raise FeatureError(
                 f"{name} must take one feature, got {inner.name!r}; transform its parts instead"
@@ -259,17 +273,19 @@ class _Parser:
 
 
 def _term(part: Recipe) -> str:
-    """A part of a mean, with its weight."""
+    """Return the text of a part of a mean, with its weight."""
     if not part.features:
         return spell(part.weight)
-    return part.name if part.weight == 1 else f"{spell(part.weight)}*{part.name}"
+    if part.weight == 1:
+        return part.name
+    return f"{spell(part.weight)}*{part.name}"
 
 
 def best_recipe(layers: Mapping[int, str]) -> str:
-    """What `best` stands for: "looks alike" below the layers, times "means alike" in them.
+    """Return the formula of `best`: the kernel below the layers times the one of the layers.
 
-    What is below fully connected layers is a map, which says where things are. Below other
-    layers it is averaged over positions, and then it counts for two thirds.
+    The output below fully connected layers is a map, which shows where things are. Below other
+    layers it is averaged over positions, and then its weight is two thirds.
 
     >>> best_recipe({7: "_conv_head", 8: "_fc"})
     '(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+x7)'
@@ -278,7 +294,9 @@ def best_recipe(layers: Mapping[int, str]) -> str:
     if not has_classifier(layers):
         return OWN_HEAD
     lowest = min(layers)
-    low = f"x{lowest - 1}" if lowest <= TOP - 2 else f"(2*x{lowest - 1}+1)"
+    low = f"x{lowest - 1}"
+    if lowest > TOP - 2:
+        low = f"(2*{low}+1)"
     forward = [f"x{k}" for k in range(min(lowest, TOP - 1), TOP)]
     return f"{low}*({'+'.join([_whitened(layers), ROOT, *forward])})"
 
@@ -292,15 +310,17 @@ def forward_kernels(layers: Mapping[int, str]) -> tuple[str, str]:
 
 
 def forward_prior(layers: Mapping[int, str]) -> str:
-    """The forward recipe that is taken unless the training images speak for another one."""
+    """Return the forward recipe that is taken unless validation prefers another one."""
     return "+".join(forward_kernels(layers))
 
 
 def prior(layers: Mapping[int, str]) -> str:
-    """The recipe that is taken unless the training images speak for another one."""
+    """Return the recipe that is taken unless validation prefers another one."""
     if not has_classifier(layers):
         return OWN_HEAD
-    return f"dW7+dW8+{ROOT}+x7" if TOP - 1 in layers else f"dW8+{ROOT}+x7"
+    if TOP - 1 in layers:
+        return f"dW7+dW8+{ROOT}+x7"
+    return f"dW8+{ROOT}+x7"
 
 
 # The embedding and gradients of a head made of the photos, for networks without a classifier.
@@ -346,7 +366,7 @@ def candidates(layers: Mapping[int, str], kind: str = AUTO) -> tuple[str, ...]:
     names += [f"{_whitened(layers)}+x7", full, f"(2*{low}+1)*x7", f"{low}*x7"]
     for part in (f"{ROOT}+x7", "dW7+x7", prior(layers), full):
         names += [f"(2*{low}+1)*({part})", f"{low}*({part})"]
-    if low == "x7":  # which says nothing beside itself
+    if low == "x7":  # products with itself add nothing
         names = [name for name in names if not name.startswith(("(", "x7*", "x7+"))]
     names = [name for name in names if TOP - 1 in layers or "dW7" not in name]
     return tuple(dict.fromkeys(["x7", *forward[1:], *names, best_recipe(layers)]))

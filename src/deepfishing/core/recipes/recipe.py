@@ -69,7 +69,7 @@ class Recipe:
 
     @property
     def title(self) -> str:
-        """What tables and the page call it: its name, unless that is the formula of `best`."""
+        """The name in tables and on the page: `best`, or its name."""
         return BEST if self.is_best else self.name
 
     @property
@@ -77,9 +77,10 @@ class Recipe:
         """The features that it is made of, each once."""
         if self.feature:
             return (self.feature,)
-        return tuple(
-            dict.fromkeys(feature for part in self.parts for feature in part.features)
-        )
+        features: dict[Feature, None] = {}
+        for part in self.parts:
+            features.update(dict.fromkeys(part.features))
+        return tuple(features)
 
     @property
     def factors(self) -> tuple[Factor, ...]:
@@ -93,17 +94,23 @@ class Recipe:
 
     @property
     def gradients(self) -> tuple[Factor | None, ...]:
-        """Per gradient the factor whose columns its delta has; None where whitening mixed them."""
+        """The delta of each gradient; None where its columns are not classes of the network."""
         if self.feature:
-            return self.feature.factors[1:] if self.feature.is_gradient else ()
+            if not self.feature.is_gradient:
+                return ()
+            return self.feature.factors[1:]
         if self.step == "own":
             return (None,)
-        found = tuple(gradient for part in self.parts for gradient in part.gradients)
-        return (None,) * len(found) if self.step == "whiten" else found
+        gradients: list[Factor | None] = []
+        for part in self.parts:
+            gradients += part.gradients
+        if self.step == "whiten":  # it mixes the columns
+            return (None,) * len(gradients)
+        return tuple(gradients)
 
     @property
     def is_gradient(self) -> bool:
-        """Whether one of its features is a gradient, of the network's head or of an own one."""
+        """Whether one of its features is a gradient, of the network's head or of prototypes."""
         if self.feature:
             return self.feature.is_gradient
         return self.step == "own" or any(part.is_gradient for part in self.parts)
@@ -116,17 +123,18 @@ class Recipe:
     @property
     def pool_columns(self) -> tuple[str, ...]:
         """The names of the factors that it learns from unlabelled photos."""
-        pooled = [recipe for recipe in self._learning() if recipe.step in POOLED]
-        return tuple(
-            dict.fromkeys(name for recipe in pooled for name in recipe.columns)
-        )
+        columns: dict[str, None] = {}
+        for recipe in self._learning():
+            if recipe.step in POOLED:
+                columns.update(dict.fromkeys(recipe.columns))
+        return tuple(columns)
 
     @property
     def is_plain(self) -> bool:
         """Whether it is one feature or a transform of it, not a combination of kernels."""
-        return self.feature is not None or (
-            self.step in STEPS and STEPS[self.step].is_plain
-        )
+        if self.feature is not None:
+            return True
+        return self.step in STEPS and STEPS[self.step].is_plain
 
     @property
     def is_chosen_later(self) -> bool:
@@ -144,44 +152,48 @@ class Recipe:
         pool: Arrays | None = None,
         learnt: dict[str, Array] | None = None,
     ) -> Fitted:
-        """Learn what there is to learn from the training images' factors.
+        """Fit the recipe to the factors of the training images.
 
         Prototypes and neighbours are learnt from the factors of a `pool`, which need not be
-        labelled; without one, from those of the training images. What `learnt` has of these is
-        taken from there, and what is learnt of the pool is added to it.
+        labelled; without one, from those of the training images. Arrays of the pool that `learnt`
+        has are not computed again; those that it lacks are added to it.
         """
         if self.is_chosen_later:
             raise FeatureError(
                 f"{self.name!r} is chosen by `deepfish train`; name a recipe here"
             )
-        of_pool = {} if learnt is None or pool is None else learnt
+        if learnt is None or pool is None:
+            learnt = {}
         state: dict[str, Array] = {}
         for recipe in self._learning():
-            step = STEPS[recipe.step]
-            names = [f"{recipe.name}/{n}" for n in range(step.arrays(recipe))]
-            from_pool = pool is not None and recipe.step in POOLED
-            if not (from_pool and set(names) <= of_pool.keys()):
-                arrays = pool if pool is not None and from_pool else train
-                values = dict(
-                    zip(names, step.learn(recipe, arrays, state), strict=True)
-                )
-                (of_pool if from_pool else state).update(values)
-            if from_pool:
-                state |= {name: of_pool[name] for name in names}
+            learn = STEPS[recipe.step].learn
+            names = recipe.state_names()
+            if pool is None or recipe.step not in POOLED:
+                values = learn(recipe, train, state)
+                state |= dict(zip(names, values, strict=True))
+                continue
+            if not learnt.keys() >= set(names):
+                values = learn(recipe, pool, state)
+                learnt.update(zip(names, values, strict=True))
+            state |= {name: learnt[name] for name in names}
         return Fitted(lambda arrays: self.value(arrays, state), state)
 
+    def state_names(self) -> list[str]:
+        """Return the names of the arrays that this step, without its parts, learns."""
+        count = STEPS[self.step].arrays(self)
+        return [f"{self.name}/{number}" for number in range(count)]
+
     def load(self, state: Arrays) -> Fitted:
-        """The fitted recipe again, from the `state` that an earlier fit left."""
+        """Return the fitted recipe with the `state` of an earlier fit."""
         for recipe in self._learning():
-            count = STEPS[recipe.step].arrays(recipe)
-            if any(f"{recipe.name}/{n}" not in state for n in range(count)):
+            if not state.keys() >= set(recipe.state_names()):
                 raise FeatureError(
                     f"state of recipe {self.name} must hold {recipe.name}, got none"
                 )
         return Fitted(lambda arrays: self.value(arrays, state), dict(state))
 
     def value(self, arrays: Arrays, state: Arrays) -> Comparable:
-        """What `gram` compares, of the factors of some images and what was learnt."""
+        """Return the features that `gram` compares, of factors of images and the learnt state."""
         if self.feature:
             return assemble(self.feature, arrays)
         if self.step == "one":
@@ -192,81 +204,83 @@ class Recipe:
         return STEPS[self.step].value(self, parts, state)
 
     def all_parts(self) -> list[Recipe]:
-        """Its parts, their parts and so on, and itself last."""
-        found = []
+        """Return its parts, their parts and so on, and itself last."""
+        parts = []
         for part in self.parts:
-            found += part.all_parts()
-        return [*found, self]
+            parts += part.all_parts()
+        return [*parts, self]
 
     def unsmoothed(self) -> Recipe:
-        """The recipe for photos that are not averaged with neighbours, `smooth` left out."""
+        """Return the recipe without `smooth`: photos are not averaged with neighbours."""
         if self.step == "smooth":
             return replace(self.parts[0].unsmoothed(), weight=self.weight)
         return replace(self, parts=tuple(part.unsmoothed() for part in self.parts))
 
     def neighbour_vectors(self, arrays: Arrays) -> Array:
-        """The vectors by which `smooth` finds neighbours.
+        """Return the vectors by which `smooth` finds neighbours.
 
-        Those of the feature that is smoothed or, for gradients and combinations, of the highest
-        embedding that they are made of.
+        They are those of the feature that is smoothed or, for gradients and combinations, of the
+        highest embedding that they are made of.
         """
         inner = self.parts[0]
         if inner.feature and not inner.is_gradient:
             (vectors,) = arrays_of(assemble(inner.feature, arrays))
             return vectors
-        forward = [
-            factor for factor in inner.factors if factor.kind in ("input", "output")
-        ]
-        highest = max(
-            forward, key=lambda factor: (factor.kind == "input", str(factor.layer))
-        )
-        return arrays[highest.name]
+
+        def height(factor: Factor) -> tuple[bool, str]:
+            return factor.kind == "input", str(factor.layer)
+
+        forward = [f for f in inner.factors if f.kind in ("input", "output")]
+        return arrays[max(forward, key=height).name]
 
     def _learning(self) -> list[Recipe]:
-        """Itself and its parts, as far as they learn; a part comes before what is made of it."""
+        """Return the parts that learn, each after its own parts, and itself if it learns."""
         return [recipe for recipe in self.all_parts() if recipe.step in LEARNING]
 
 
 @dataclass(frozen=True)
 class Step:
-    """How a recipe is made of its parts: from their values, and what was learnt, to its own."""
+    """One way to make a recipe: `value` computes its features from those of its parts."""
 
     value: Callable[[Recipe, tuple[Comparable, ...], Arrays], Comparable]
     # makes one feature of one feature, not a combination of kernels
     is_plain: bool = False
-    number: str = ""  # what a function takes: "an exponent"
-    most: float = 1.0  # that this number may be
-    optional: bool = False
-    # arrays that it learns from factors, of which its parts are made with what they have learnt
+    number: str = ""  # name of a function's number: "an exponent"
+    most: float = 1.0  # largest value of this number
+    optional: bool = False  # whether the number may be left out
+    # returns the arrays that it learns, of factors and the state of its parts
     learn: Callable[[Recipe, Arrays, Arrays], list[Array]] = (
         lambda recipe, arrays, state: []
     )
-    # how many these are
+    # returns how many arrays it learns
     arrays: Callable[[Recipe], int] = lambda recipe: 1 + len(recipe.gradients)
 
     @property
     def needs(self) -> str:
-        """The number and its range, in words."""
+        """Description of the number and its range."""
         return f"{self.number} above 0 and up to {self.most:g}"
 
 
 def _power(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
-    """Both factors of a gradient, or the feature, to a signed power: sign(v) |v|^p."""
-    return _unit([np.sign(v) * np.abs(v) ** recipe.number for v in arrays_of(parts[0])])
+    """Return a feature, or both factors of a gradient, to a signed power: sign(v) |v|^p."""
+    powers = []
+    for values in arrays_of(parts[0]):
+        powers.append(np.sign(values) * np.abs(values) ** recipe.number)
+    return _unit(powers)
 
 
 def _whiten(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Comparable:
     """The Fisher kernel with the information matrix factored as A (x) G, docs/recipes.md."""
-    factors = enumerate(arrays_of(parts[0]))
-    return _unit([whiten(state[f"{recipe.name}/{n}"], values) for n, values in factors])
+    white = []
+    for number, values in enumerate(arrays_of(parts[0])):
+        white.append(whiten(state[f"{recipe.name}/{number}"], values))
+    return _unit(white)
 
 
 def _learn_roots(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
     """The roots of the second moments of a feature, or of the two factors of a gradient."""
-    part = recipe.parts[0].value(arrays, state)
-    return [
-        second_moment_root(values, recipe.number or None) for values in arrays_of(part)
-    ]
+    features = arrays_of(recipe.parts[0].value(arrays, state))
+    return [second_moment_root(values, recipe.number or None) for values in features]
 
 
 def _learn_prototypes(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
@@ -283,34 +297,33 @@ def _own(recipe: Recipe, parts: tuple[Comparable, ...], state: Arrays) -> Compar
 
 
 def _learn_pool(recipe: Recipe, arrays: Arrays, state: Arrays) -> list[Array]:
-    """The factors of the pool in half precision, of copies only those of the first."""
-    kept = Neighbours.fit(recipe.neighbour_vectors(arrays)).without_copies()
+    """Return the factors of the pool in half precision; of copies only the first is kept."""
+    rows = Neighbours.fit(recipe.neighbour_vectors(arrays)).without_copies()
     learnt = []
     for name in recipe.columns:
         if arrays[name].ndim != 2:
             raise FeatureError(
                 f"smooth takes pooled features, got {name} with positions"
             )
-        learnt.append(
-            l2_normalize(arrays[name][kept].astype(np.float32)).astype(np.float16)
-        )
+        values = l2_normalize(arrays[name][rows].astype(np.float32))
+        learnt.append(values.astype(np.float16))
     return learnt
 
 
 def _smooth(recipe: Recipe, arrays: Arrays, state: Arrays) -> Comparable:
-    """The mean of a photo and its nearest ones in the pool, of unit length."""
+    """Return the mean of each photo and its nearest ones in the pool, of unit length."""
     pool = _pool_of(recipe, state)
     count = int(recipe.number) or DEFAULT_NEIGHBOURS
-    numbers, weights, itself = pool.neighbours.find_with_own_row(
-        recipe.neighbour_vectors(arrays), count
-    )
+    vectors = recipe.neighbour_vectors(arrays)
+    numbers, weights, own_rows = pool.neighbours.find_with_own_row(vectors, count)
     # rows: the photos of the pool that are used, then those that are not in the pool
-    is_new = itself < 0
-    places = np.where(is_new, len(pool.neighbours) + np.cumsum(is_new) - 1, itself)
-    numbers = np.concatenate([places[:, None], numbers], axis=1)
-    weights = np.concatenate(
-        [np.ones((len(numbers), 1), weights.dtype), weights], axis=1
-    )
+    is_new = own_rows < 0
+    new_rows = len(pool.neighbours) + np.cumsum(is_new) - 1
+    own_rows = np.where(is_new, new_rows, own_rows)
+    # each photo counts once itself
+    own_weights = np.ones((len(numbers), 1), weights.dtype)
+    numbers = np.concatenate([own_rows[:, None], numbers], axis=1)
+    weights = np.concatenate([own_weights, weights], axis=1)
     used, numbers = np.unique(numbers, return_inverse=True)
     from_pool = used[used < len(pool.neighbours)]
     stacked = {}
@@ -394,14 +407,16 @@ def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
     is_number = isinstance(number, Real) and 0 < number <= step.most
     if not is_number and not (number is None and step.optional):
         raise FeatureError(f"recipe needs {step.needs}, got {number}")
-    name = f"{function}({inner.name}{'' if number is None else f',{spell(number)}'})"
+    arguments = inner.name
+    if number is not None:
+        arguments += f",{spell(number)}"
+    name = f"{function}({arguments})"
     if function == "own" and inner.is_gradient:
         raise FeatureError(
             f"{function} must take a forward feature such as x7, got the gradient {inner.name}"
         )
-    if function == "smooth" and any(
-        part.step == "smooth" for part in inner.all_parts()
-    ):
+    is_smoothed = any(part.step == "smooth" for part in inner.all_parts())
+    if function == "smooth" and is_smoothed:
         raise FeatureError(
             f"smooth must not be smoothed again, got {inner.name}; use it once"
         )
@@ -419,21 +434,23 @@ def apply(function: str, inner: Recipe, number: float | None = None) -> Recipe:
 
 
 def spell(number: float) -> str:
-    """A number, short where that is the same: a name is read back as the recipe it names."""
+    """Return a number as text, as short as possible without changing its value."""
     short = f"{number:g}"
-    return short if float(short) == number else repr(number)
+    if float(short) == number:
+        return short
+    return repr(number)
 
 
 def _unit(factors: list[Array]) -> Array | RankOne:
-    """One feature of its arrays, normalised."""
-    return (
-        RankOne(*factors).normalize() if len(factors) == 2 else l2_normalize(factors[0])
-    )
+    """Return the normalised feature of one array, or the gradient of two."""
+    if len(factors) == 2:
+        return RankOne(*factors).normalize()
+    return l2_normalize(factors[0])
 
 
 def second_moment_root(rows: Array, shrinkage: float | None = None) -> Array:
     """L of rows (n, d) or (n, P, d), shrunk by a given value or Ledoit and Wolf's."""
-    # a second to load, which commands that only read a recipe's name need not wait for
+    # it takes a second to load, and commands that only read a recipe's name do not need it
     from scipy.linalg import cholesky
 
     flat = np.asarray(rows, dtype=np.float64).reshape(-1, rows.shape[-1])
