@@ -56,7 +56,7 @@ def _search_index(folder: Path) -> Run:
             # it would be made again, which takes long
             return
         first = features.contents.read(np.arange(1), recipe.columns)
-        query = Query.of(first, features.fitted, 1, ())
+        query = Query.from_factors(first, features.fitted, 1, ())
         features.of(index.candidates(query, 2))
 
     return run

@@ -51,7 +51,7 @@ def open_gallery(folder: Path) -> Gallery:
     train(folder / "model")
     gallery = Gallery(folder / "store", model=folder / "model")
     # of which nothing is kept
-    gallery.uploads.given = gallery.uploads._network = tiny_network()
+    gallery.uploads.network = gallery.uploads._loaded_network = tiny_network()
     return gallery
 
 

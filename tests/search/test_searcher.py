@@ -428,7 +428,9 @@ def test_files_and_bytes_are_compared_by_the_network_of_the_store(pictures, tmp_
         assert hits[0].id == "2.png"
         assert hits[0].score == pytest.approx(1.0, abs=1e-3)
         assert ids(hits)[1:] == ids(by_id)
-    assert "_network" not in vars(searcher.encoder)  # their content is in the store
+    assert "_loaded_network" not in vars(
+        searcher.encoder
+    )  # their content is in the store
     # the same pixels as other bytes: now the network must look
     copy = tmp_path / "copy.bmp"
     Image.open(known).save(copy)

@@ -75,7 +75,7 @@ def test_the_network_is_made_ready_once_for_all_photos(monkeypatch, jpeg):
             yield Batch([0], {"x7": np.ones((1, 2))}, {})
 
     monkeypatch.setattr("deepfishing.extraction.extract.Extractor", Extractor)
-    monkeypatch.setattr(Uploads, "_network", None)
+    monkeypatch.setattr(Uploads, "_loaded_network", None)
     # nothing is kept of it
     settings = SimpleNamespace(network=SimpleNamespace(dtype="float64"))
     read = SimpleNamespace(from_dict=lambda facts: settings)
