@@ -22,7 +22,7 @@ demo: $(VENV)/.package ## few labels on the embedded photographs, and a report (
 
 page: $(VENV)/.package ## show the embedded photographs in the browser
 	@test -e results/demo/report.html || $(MAKE) demo
-	$(BIN)/deepfish serve results/demo --open
+	$(BIN)/deepfish serve results/demo
 
 test: $(VENV)/.dev ## run the tests
 	$(PYTEST) -m "not slow"

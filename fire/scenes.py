@@ -194,7 +194,15 @@ def _train(folder: Path, recipe: str) -> None:
 
 
 def _search(folder: Path) -> None:
-    command("search", folder / "store", "a/000.jpg", "--by", "dW8", "--index", "--json")
+    command(
+        "search",
+        folder / "store",
+        "a/000.jpg",
+        "--features",
+        "dW8",
+        "--index",
+        "--json",
+    )
 
 
 def _reproduce(data: Path, folder: Path) -> None:

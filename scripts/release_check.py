@@ -23,7 +23,7 @@ deepfish --version
 deepfish doctor
 deepfish extract photos store
 deepfish store info store
-deepfish search store QUERY -k 3
+deepfish search store QUERY -n 3
 deepfish predict model QUERY
 deepfish export-model model model.onnx
 deepfish report demo

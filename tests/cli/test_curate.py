@@ -57,7 +57,7 @@ def test_labels_that_were_filled_in_are_never_replaced(
     table = tmp_path / "first.csv"
     filled = table.read_text().replace(",,", ",dog,", 1).replace(",", delimiter)
     table.write_text(filled)
-    for more in ((), ("--labelled", "first.csv")):
+    for more in ((), ("--labels", "first.csv")):
         ran = deepfish(*again, *more)
         assert ran.code == 1
         assert (
@@ -82,7 +82,7 @@ def test_what_is_labelled_is_not_chosen_again(deepfish, store, tmp_path):
             "99",
             "--features",
             "x7",
-            "--labelled",
+            "--labels",
             "done.txt",
         ),
         "--json",
@@ -102,7 +102,7 @@ def test_what_is_labelled_is_not_chosen_again(deepfish, store, tmp_path):
     [
         (["-n", "0"], "n must be at least 1 image, got 0"),
         (["--out", "x.txt"], "--out must end in .csv or .json, got x.txt"),
-        (["--labelled", "gone.txt"], "gone.txt (No such file or directory)"),
+        (["--labels", "gone.txt"], "gone.txt (No such file or directory)"),
         (["--features", "y8"], "must hold y8 for y8"),
     ],
 )

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from deepfishing.cli import setup as command
@@ -44,8 +42,7 @@ def test_something_broken_that_all_needs_is_exit_code_1(deepfish, found, status)
             "torch", status, "does not work", "pip install torch==2.13.0", core=True
         )
     )
-    ran = deepfish("doctor", "--json")
+    ran = deepfish("doctor")
     assert ran.code == 1
-    told = json.loads(ran.out)
-    assert not told["works"]
-    assert told["findings"][0]["fix"] == "pip install torch==2.13.0"
+    assert ran.out.startswith(status)
+    assert ran.out.endswith("does not work: pip install torch==2.13.0\n")

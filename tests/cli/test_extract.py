@@ -9,6 +9,7 @@ import pytest
 
 from deepfishing.core.kernels import gram
 from deepfishing.extraction.extract import extract
+from deepfishing.extraction.pipeline import extract_to
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.load import load_network
 from deepfishing.store import Store
@@ -210,16 +211,16 @@ def test_a_complete_store_is_found_complete_without_torch(deepfish, shapes, tmp_
             ["shapes", "s", "--precision", "float8"],
             "one of int8, int4, float16, float32",
         ),
-        (["shapes", "s", "--dtype", "float8"], "dtype must be"),
         (["shapes", "s", "--weights", "none.pth"], "none.pth"),
         (["shapes", "file/s"], "store cannot be made: file/s"),
         (["shapes", "s", "--network", "timm:resnet81"], "did you mean resnet"),
         (["shapes", "s", "--network", "torchvision:alexnett"], "did you mean alexnet"),
         (["shapes", "s", "--network", "none.caffemodel"], "none.caffemodel"),
         (
-            ["shapes", "s", "--network", "vgg16", "--prototxt", "a"],
-            "prototxt and mean go with",
+            ["shapes", "s", "--network", "vgg16", "--preprocess", "1,2,3"],
+            "preprocess goes with a .caffemodel",
         ),
+        (["shapes", "s", "--network", "none.prototxt"], "none.prototxt must have its"),
         (["shapes", "s", "--features", "dW7@0x8"], "feature must be"),
     ],
 )
@@ -264,24 +265,17 @@ def test_other_settings_are_refused_and_named(deepfish, shapes):
     ],
 )
 def test_a_named_layer_of_a_timm_model_equals_the_per_sample_reference(
-    deepfish, shapes, tmp_path, network, layer, per_sample_gradient, narrow_vgg
+    shapes, tmp_path, network, layer, per_sample_gradient, narrow_vgg
 ):
-    few = tmp_path / "few.txt"
-    few.write_text(
-        "\n".join(str(p) for p in sorted((shapes / "train/dark").glob("*.jpg"))[:3])
+    extract_to(
+        tmp_path / "s",
+        sorted((shapes / "train/dark").glob("*.jpg"))[:3],
+        features=f"dW:{layer}@exact",
+        precision="float32",
+        network=network,
+        weights="random",
+        dtype="float64",
     )
-    ran = deepfish(
-        *("extract", few, "s", "--network", network, "--weights", "random"),
-        *(
-            "--features",
-            f"dW:{layer}@exact",
-            "--precision",
-            "float32",
-            "--dtype",
-            "float64",
-        ),
-    )
-    assert ran.code == 0, ran.err
     stored = rows(tmp_path / "s")
     net = load_network(network, "random", dtype="float64")
     slow = per_sample_gradient(net, [str(p) for p in stored["path"]], layer)

@@ -1,6 +1,5 @@
 import functools
 import hashlib
-import json
 import socket
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -69,20 +68,12 @@ def test_a_name_is_fetched_once_and_then_only_checked(deepfish, server, home):
     assert deepfish("fetch", "net") == (0, f"net here: {place} (licence: MIT)\n", after)
 
 
-def test_json_is_one_object_per_name_and_a_failure_does_not_stop_the_others(
-    deepfish, server, home
-):
-    code, out, err = deepfish("fetch", "lost", "net", "--json")
-    lost, net = map(json.loads, out.splitlines())
-    assert (code, err) == (1, "")
-    assert (lost["name"], lost["status"]) == ("lost", "failed")
-    assert "404" in lost["error"]
-    assert net == {
-        "name": "net",
-        "status": "fetched",
-        "paths": [str(home / "weights" / "net.pth")],
-        "licence": "MIT",
-    }
+def test_a_failure_does_not_stop_the_others(deepfish, server, home):
+    code, out, err = deepfish("fetch", "lost", "net")
+    assert code == 1
+    assert out == f"net fetched: {home / 'weights' / 'net.pth'} (licence: MIT)\n"
+    assert "lost" in err
+    assert "404" in err
 
 
 def test_a_failure_is_one_line_on_stderr(deepfish, server, home):
@@ -115,15 +106,6 @@ def test_without_a_network_every_name_says_what_to_do_by_hand(
         f"bvlc_alexnet.caffemodel as {home}/weights/bvlc_alexnet.caffemodel" in weights
     )
     assert f"VOCtest_06-Nov-2007.tar as {home}/data/VOCtest_06-Nov-2007.tar" in data
-
-
-def test_a_timeout_that_is_none_is_one_line(deepfish, server, home):
-    code, _, err = deepfish("fetch", "net", "--timeout", "nan")
-    assert code == 1
-    assert (
-        err
-        == "deepfish: net: timeout must be more than 0 and at most 3600 s, got nan\n"
-    )
 
 
 def test_an_interrupt_is_one_line_and_130(deepfish, server, home, monkeypatch):

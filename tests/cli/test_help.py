@@ -4,7 +4,7 @@ import click
 import pytest
 
 from deepfishing.cli.app import root
-from deepfishing.cli.arguments.shared import NETWORK, PANELS
+from deepfishing.cli.arguments.shared import NETWORK, PANELS, PYTHON_ONLY
 from deepfishing.extraction.options import OPTIONS
 
 ROOT = {name: lazy.load() for name, lazy in root.commands.items()}
@@ -49,7 +49,7 @@ def test_help_has_every_word_and_every_default_within_80_columns(deepfish, name)
 def test_brackets_in_a_help_are_shown(deepfish):
     said = words(deepfish("serve", "--help").out)
     assert "[default: 8765, or a free one]" in said
-    assert "[default: x7]" in said
+    assert "[default: x7, and as in search]" in said
 
 
 def test_the_usage_names_arguments_as_people_write_them(deepfish):
@@ -92,7 +92,7 @@ def test_commands_that_take_the_network_of_a_store_have_no_panel_for_it(deepfish
         ),
         (["extract", "a"], "missing argument 'STORE' (see `deepfish extract --help`)"),
         (["serve", "s", "--prt", "1"], "(see `deepfish serve --help`)"),
-        (["search", "s", "q", "-k", "ten"], "invalid value for '-k': "),
+        (["search", "s", "q", "-n", "ten"], "invalid value for '-n': "),
         (["store", "inf"], "no such command 'inf'. Did you mean 'info'?"),
     ],
 )
@@ -108,7 +108,8 @@ def test_a_mistyped_word_is_one_line(deepfish, arguments, line):
 @pytest.mark.parametrize("name", ["extract", "reproduce"])
 def test_commands_that_extract_have_every_option_of_network_and_features(name):
     found = {parameter.name: parameter for parameter in COMMANDS[name,].params}
-    for option in [name for record in OPTIONS for name in record.__annotations__]:
+    names = [name for record in OPTIONS for name in record.__annotations__]
+    for option in [name for name in names if name not in PYTHON_ONLY]:
         assert found[option].opts == [f"--{option}"]
         assert found[option].help
         assert found[option].panel == NETWORK
@@ -118,3 +119,18 @@ def test_defaults_of_the_features_are_those_of_their_record():
     text = {parameter.name: parameter.help for parameter in COMMANDS["extract",].params}
     assert text["tau"].endswith(" [default: 2]")
     assert text["views"].endswith(" [default: centre]")
+
+
+def test_the_commands_have_no_more_than_120_options():
+    options = [
+        option
+        for command in COMMANDS.values()
+        for option in command.params
+        if isinstance(option, click.Option)
+    ]
+    assert len(options) <= 120
+
+
+def test_one_thing_has_one_name():
+    names = {name for one in COMMANDS.values() for p in one.params for name in p.opts}
+    assert not names & {"-k", "--by", "--labelled", "--export", "--mean", "--points"}

@@ -24,7 +24,7 @@ def fixes(tmp_path):
 
 
 def labels_in(deepfish, store, tmp_path):
-    assert deepfish("label", store, "--export", tmp_path / "labels.csv").code == 0
+    assert deepfish("label", store, "--out", tmp_path / "labels.csv").code == 0
     rows = (tmp_path / "labels.csv").read_text().splitlines()[1:]
     return {row.split(",")[1]: row.split(",")[2] for row in rows}
 
@@ -64,7 +64,7 @@ def test_training_curating_and_searching_take_the_corrections(deepfish, store, f
     assert ran.code == 0, ran.err
     assert list(json.loads(ran.out)["classes"]) == ["dark", "grey", "light"]
     ran = deepfish(
-        "search", store, "light/0.jpg", "--label", "grey", "-k", "9", "--json"
+        "search", store, "light/0.jpg", "--label", "grey", "-n", "9", "--json"
     )
     assert len(json.loads(ran.out)["hits"]) == 3  # without the query
     ran = deepfish("curate", "labels", store, "--features", "x7", "--json")
@@ -74,7 +74,7 @@ def test_training_curating_and_searching_take_the_corrections(deepfish, store, f
 def test_without_anything_to_do_it_says_what_is_needed(deepfish, store):
     ran = deepfish("label", store)
     assert ran.code == 1
-    assert "a table of labels, --export, --rename, --undo or --log is needed" in ran.err
+    assert "a table of labels, --out, --rename, --undo or --log is needed" in ran.err
 
 
 def test_labelling_does_not_load_torch(deepfish, store, fixes, monkeypatch):

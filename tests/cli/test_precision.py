@@ -59,7 +59,7 @@ def test_every_command_works_on_a_store_in_int8(deepfish, shapes, tmp_path):
     assert found.code == 0, found.err
     assert "dark" in found.out
     hits = json.loads(
-        deepfish("search", "s", query, "-k", "5", "--by", "dW8", "--json").out
+        deepfish("search", "s", query, "-n", "5", "--features", "dW8", "--json").out
     )
     assert all("dark" in hit["id"] for hit in hits["hits"])
     assert deepfish("store", "verify", "s").code == 0

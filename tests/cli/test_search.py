@@ -37,7 +37,7 @@ def query(shapes):
 
 
 def test_the_document_is_what_the_library_finds(deepfish, store, query):
-    ran = deepfish("search", store, query, "-k", "3", "--by", "dW8", "--json")
+    ran = deepfish("search", store, query, "-n", "3", "--features", "dW8", "--json")
     assert ran.code == 0, ran.err
     document = json.loads(ran.out)
     assert list(document) == [
@@ -72,7 +72,7 @@ def test_the_table_fits_80_columns_and_names_what_it_shows(
     deepfish, store, query, monkeypatch
 ):
     on_a_terminal(monkeypatch)
-    ran = deepfish("search", store, query, "-k", "4")
+    ran = deepfish("search", store, query, "-n", "4")
     assert ran.code == 0, ran.err
     first, head, *rows = ran.out.splitlines()
     assert first == "4 of 12 images by dW8+x7, exactly"
@@ -90,7 +90,7 @@ def test_the_table_fits_80_columns_and_names_what_it_shows(
 
 
 def test_on_a_pipe_rows_are_complete_with_tabs_between_columns(deepfish, store, query):
-    ran = deepfish("search", store, query, "-k", "4")
+    ran = deepfish("search", store, query, "-n", "4")
     assert ran.code == 0, ran.err
     assert ran.err.startswith("4 of 12 images by dW8+x7, exactly\n")
     head, *rows = [line.split("\t") for line in ran.out.splitlines()]
@@ -146,8 +146,8 @@ def test_bytes_on_standard_input_are_a_query(
     # under another name, since a query by id does not find itself
     query = query.rename(tmp_path / "moved.jpg")
     monkeypatch.setattr(sys, "stdin", Input)
-    piped = deepfish("search", store, "-", "--json", "--by", "x7", "-k", "2")
-    file = deepfish("search", store, query, "--json", "--by", "x7", "-k", "2")
+    piped = deepfish("search", store, "-", "--json", "--features", "x7", "-n", "2")
+    file = deepfish("search", store, query, "--json", "--features", "x7", "-n", "2")
     assert json.loads(piped.out)["hits"] == json.loads(file.out)["hits"]
     empty = deepfish("search", store, "-")
     assert empty.code == 1
@@ -166,7 +166,7 @@ def test_examples_filters_and_the_index_reach_the_library(deepfish, store, shape
             "*/[1-3].jpg",
             "--index",
             "--json",
-            "--by",
+            "--features",
             "dW8",
         ),
     )
@@ -188,7 +188,7 @@ def test_the_sheet_shows_the_query_first_and_a_grey_tile_for_a_lost_file(
     deepfish, store, query, shapes, tmp_path
 ):
     before = deepfish(
-        "search", store, query, "-k", "3", "--json", "--sheet", tmp_path / "a.png"
+        "search", store, query, "-n", "3", "--json", "--sheet", tmp_path / "a.png"
     )
     assert before.code == 0, before.err
     with Image.open(tmp_path / "a.png") as sheet:
@@ -200,7 +200,7 @@ def test_the_sheet_shows_the_query_first_and_a_grey_tile_for_a_lost_file(
     second = json.loads(before.out)["hits"][1]["path"]
     (shapes.parent / second).write_bytes(b"no longer an image")
     after = deepfish(
-        "search", store, query, "-k", "3", "--json", "--sheet", tmp_path / "b.png"
+        "search", store, query, "-n", "3", "--json", "--sheet", tmp_path / "b.png"
     )
     assert after.code == 0, after.err
     with Image.open(tmp_path / "b.png") as sheet:
@@ -218,7 +218,7 @@ def test_the_sheet_finds_its_photos_from_any_folder(deepfish, shapes, tmp_path):
     for name in ("shapes", "store"):
         (tmp_path / name).rename(tmp_path / "elsewhere" / name)
     ran = deepfish(
-        "search", "elsewhere/store", "light/2.jpg", "-k", "2", "--sheet", "a.png"
+        "search", "elsewhere/store", "light/2.jpg", "-n", "2", "--sheet", "a.png"
     )
     assert ran.code == 0, ran.err
     with Image.open(tmp_path / "a.png") as sheet:
@@ -232,12 +232,11 @@ MISTAKES = [
     (["gone.jpg"], "an id of"),
     (["list.csv"], "not an image that Pillow can read"),
     ([], "needs a QUERY or --like"),
-    (["{q}", "-k", "0"], "k must be at least 1, got 0"),
-    (["{q}", "--by", "dW9"], "feature must be one of"),
-    (["{q}", "--by", "dW7"], "lacks x6, delta7; add them with `deepfish extract"),
+    (["{q}", "-n", "0"], "-n must be at least 1, got 0"),
+    (["{q}", "--features", "dW9"], "feature must be one of"),
+    (["{q}", "--features", "dW7"], "lacks x6, delta7; add them with `deepfish extract"),
     (["{q}", "--label", "ligth"], "did you mean light?"),
     (["{q}", "--path", "nowhere/*"], "widen it"),
-    (["{q}", "--class-names", "gone.txt"], "gone.txt"),
     (["{q}", "--sheet", "no/such/folder.png"], "no/such/folder.png"),
     (["{q}", "--sheet", "hits.nothing"], "hits.nothing"),
     (["{new}", "--weights", "gone.pth"], "gone.pth"),
@@ -263,7 +262,9 @@ def test_a_network_with_other_weights_is_refused(deepfish, store, shapes, monkey
     facts["settings"]["weights_sha256"] = "random-7"
     del facts["seal"]
     manifest.write_text(json.dumps(facts))
-    ran = deepfish("search", store, shapes / "train" / "dark" / "0.jpg", "--by", "x7")
+    ran = deepfish(
+        "search", store, shapes / "train" / "dark" / "0.jpg", "--features", "x7"
+    )
     assert ran.code == 1
     assert (
         "weights_sha256 = random-7, got efficientnet-lite0 with random-0; pass --weights"

@@ -122,7 +122,7 @@ def test_a_second_prediction_and_a_second_search_need_neither_torch_nor_scikit_l
     photo = shapes / "test/light/0.jpg"
     for command in (
         ["predict", "model", photo],
-        ["search", "store", photo, "--by", "dW7*x7"],
+        ["search", "store", photo, "--features", "dW7*x7"],
     ):
         first = deepfish(*command)
         assert first.code == 0, first.err

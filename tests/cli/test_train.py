@@ -118,15 +118,9 @@ def test_the_model_folder_is_all_that_predict_needs(deepfish, shapes, model, tmp
     assert lines(deepfish("predict", moved, shapes / "test", "--json")) == before
 
 
-def test_unreadable_images_are_listed_and_left_out_and_strict_stops_before_the_work(
-    deepfish, shapes, tmp_path
-):
+def test_unreadable_images_are_listed_and_left_out(deepfish, shapes):
     (shapes / "train" / "dark" / "bad.jpg").write_text("no image")
     (shapes / "test" / "dark" / "bad.jpg").write_text("no image")
-    stopped = deepfish("train", shapes, "model", *SMALL, "--strict")
-    assert stopped.code == 1
-    assert "1 of 13 images cannot be used" in stopped.err
-    assert not list((tmp_path / "model").rglob("*shard*"))
     ran = deepfish("train", shapes, "model", *SMALL)
     assert ran.code == 0, ran.err
     assert ran.err.count("left out") == 1
@@ -139,12 +133,6 @@ def test_unreadable_images_are_listed_and_left_out_and_strict_stops_before_the_w
     assert [one["image"] for one in found if "error" in one] == ["dark/bad.jpg"]
     ran = deepfish("predict", "model", shapes / "test" / "dark" / "bad.jpg")
     assert ran.code == 1
-    ran = deepfish("predict", "model", shapes / "test", "--strict")
-    assert (ran.code, ran.out) == (1, "")
-    assert "1 of 13 images cannot be used" in ran.err
-    ran = deepfish("train", "model/features", "again", *SMALL[:2], "--strict")
-    assert ran.code == 1
-    assert "images cannot be used" in ran.err
 
 
 def test_other_weights_are_refused_with_both_hashes(deepfish, shapes, model):
@@ -227,9 +215,6 @@ def test_a_voc_tree_is_trained_on_one_split(deepfish, shapes, tmp_path):
     (summary,) = lines(deepfish("train", root, "model", *arguments))
     assert summary["images"] == 12
     assert set(summary["classes"]) == {"dark", "light"}
-    ran = deepfish("train", root, "m", *arguments, "--split", "nosuch")
-    assert ran.code == 1
-    assert "nosuch" in ran.err
 
 
 def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
@@ -240,15 +225,12 @@ def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
         *SMALL,
         "--cost",
         "vissl",
-        "--class-weight",
-        "balanced",
     )
     assert ran.code == 0, ran.err
     assert "cross-validated AP" in ran.out
     assert "mAP" in ran.out
     facts = json.loads((shapes.parent / "model" / "model.json").read_text())
     assert facts["training"]["C"] == "vissl"
-    assert facts["training"]["class_weight"] == "balanced"
 
 
 @pytest.mark.parametrize(
@@ -256,14 +238,12 @@ def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
     [
         (["--cost", "0"], "positive number"),
         (["--cost", "cvv"], "did you mean cv"),
-        (["--class-weight", "equal"], "balanced"),
         (["--features", "dw8"], "did you mean dW8"),
         (
             ["--features", "x7,dW8"],
             "one recipe is needed here, got the list 'x7,dW8'; write x7+dW8",
         ),
         (["--labels", "none.csv"], "none.csv"),
-        (["--difficult", "maybe"], "difficult must be"),
         (["--network", "nonet"], "nonet"),
     ],
 )
@@ -281,7 +261,6 @@ def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
         (("nowhere", "a.png"), "nowhere"),
         ((model, "none.png"), "none.png"),
         ((model, "a.png", "--top", "0"), "--top"),
-        ((model, "a.png", "--batch-size", "0"), "batch size"),
         ((shapes, "a.png"), "model.json"),
     ]:
         ran = deepfish("predict", *arguments)
@@ -345,14 +324,13 @@ def test_photos_without_labels_are_neighbours_but_not_those_of_the_test_split(
     # a model predicts and is exported, both without the pool's labels
     found = lines(deepfish("predict", "few", shapes / "test", "--json"))
     assert len(found) == 12
-    again = deepfish(
-        "train", "few/features", "other", "--labels", table, "--labelled-only"
-    )
+    # a table of the labelled ones as data leaves the others out
+    beside = shutil.copy(table, shapes / "few.csv")
+    again = deepfish("train", beside, "other", "--weights", "random")
     assert again.code == 0, again.err
-    assert (
-        "pool"
-        not in json.loads((tmp_path / "other" / "model.json").read_text())["training"]
-    )
+    facts = json.loads((tmp_path / "other" / "model.json").read_text())["training"]
+    assert facts["images"] == 4
+    assert "pool" not in facts
 
 
 def test_auto_makes_do_with_a_store_that_lacks_a_factor(deepfish, shapes, model):

@@ -120,7 +120,6 @@ def test_msp_is_made_of_what_there_is(made):
         (["--score", "energy"], "energy needs y8 of a softmax"),
         (["--score", "gradnorm"], "--features dW8`"),
         (["--score", "mps"], "did you mean msp?"),
-        (["-k", "0"], "k must be at least 1, got 0"),
         (["--features", "dW8"], "must hold x7, delta8 for dW8"),
         (["--out", "x.txt"], "--out must end in .csv or .json"),
     ],

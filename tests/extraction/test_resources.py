@@ -101,3 +101,21 @@ def test_the_limit_of_a_control_group_counts(cgroups, own, limits):
 def test_a_machine_without_control_groups_has_a_default(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_OWN_CGROUPS", tmp_path / "none")
     assert 0 < parse_memory(None) <= MAX_MEMORY
+
+
+def test_the_device_is_that_of_the_environment_unless_one_is_given(monkeypatch):
+    monkeypatch.delenv("DEEPFISHING_DEVICE", raising=False)
+    assert Resources().device == "cpu"
+    monkeypatch.setenv("DEEPFISHING_DEVICE", "cuda:1")
+    assert Resources().device == "cuda:1"
+    assert Resources(device="cpu").device == "cpu"
+
+
+def test_commands_without_the_option_take_the_device_of_the_environment(
+    deepfish, shapes, monkeypatch
+):
+    monkeypatch.setenv("DEEPFISHING_DEVICE", "abacus")
+    ran = deepfish("train", shapes, "model", "--weights", "random", "--features", "x7")
+    assert ran.code == 1
+    assert "device must be" in ran.err
+    assert "abacus" in ran.err

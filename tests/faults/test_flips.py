@@ -68,14 +68,17 @@ def shard(store, factor="delta8", number=0):
 
 def test_train_search_and_verify_name_the_shard_with_a_flipped_bit(deepfish, many):
     assert (
-        deepfish("search", many.folder, "a/000.jpg", "--by", "dW8", "--index").code == 0
+        deepfish(
+            "search", many.folder, "a/000.jpg", "--features", "dW8", "--index"
+        ).code
+        == 0
     )
     path = shard(many)
     flip(path, values_of(path))
     for command in (
         ("train", many.folder, "model", "--features", "dW8"),
-        ("search", many.folder, "a/000.jpg", "--by", "dW8", "--exact"),
-        ("search", many.folder, "a/000.jpg", "--by", "dW8", "--index"),
+        ("search", many.folder, "a/000.jpg", "--features", "dW8", "--exact"),
+        ("search", many.folder, "a/000.jpg", "--features", "dW8", "--index"),
         ("store", "verify", many.folder),
     ):
         ran = deepfish(*command)
@@ -117,7 +120,7 @@ def test_images_whose_shard_is_gone_are_not_left_out_of_a_search_silently(
     deepfish, many
 ):
     shard(many, "x7").unlink()
-    ran = deepfish("search", many.folder, "b/299.jpg", "--by", "x7")
+    ran = deepfish("search", many.folder, "b/299.jpg", "--features", "x7")
     assert ran.code == 1
     assert "x7 of 100 images must be in" in ran.err
     assert ran.err.count("\n") == 1

@@ -110,7 +110,15 @@ def test_extract_says_one_line_at_any_write_and_goes_on(
 
 @pytest.mark.slow
 def test_a_search_goes_on_without_an_index_that_cannot_be_kept(deepfish, many):
-    query = ("search", many.folder, "a/000.jpg", "--by", "dW8", "--index", "--json")
+    query = (
+        "search",
+        many.folder,
+        "a/000.jpg",
+        "--features",
+        "dW8",
+        "--index",
+        "--json",
+    )
     hits = json.loads(deepfish(*query).out)["hits"]
     shutil.rmtree(many.folder / ".index")
     notices = 0

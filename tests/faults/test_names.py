@@ -89,11 +89,11 @@ def test_a_second_run_knows_all_names_again(deepfish, flat, odd, store):
 
 def test_any_name_is_found_by_a_search_and_shown(deepfish, store, ids):
     for id_ in ids:
-        found = deepfish("search", "s", id_, "--by", "dW8", "-k", "50", "--json")
+        found = deepfish("search", "s", id_, "--features", "dW8", "-n", "50", "--json")
         assert found.code == 0, found.err
         hits = [hit["id"] for hit in json.loads(found.out)["hits"]]
         assert sorted([*hits, id_]) == ids
-        assert deepfish("search", "s", id_, "--by", "dW8", "-k", "50").code == 0
+        assert deepfish("search", "s", id_, "--features", "dW8", "-n", "50").code == 0
 
 
 def test_any_name_is_trained_on_listed_and_told(deepfish, store, ids, tmp_path):
@@ -161,7 +161,7 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(
     assert deepfish("extract", f"{pictures}/**/*.png", "p", *flat).code == 0
 
 
-def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, flat, pictures):
+def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, pictures):
     (pictures / "z").symlink_to(".")
     (pictures / "y").symlink_to("..")
     arguments = (
@@ -171,7 +171,7 @@ def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, flat, pictur
         pictures,
         "--features",
         "x7",
-        *flat[:-4],
+        *("--weights", "random"),
     )
     ran = deepfish(*arguments, "--out", "out", "--json")
     assert ran.code == 0, ran.err

@@ -13,6 +13,7 @@ from deepfishing.images.sources import find_images
 from deepfishing.learn.model import Model
 from deepfishing.learn.zero_shot import suggest_labels, zero_shot_model
 from deepfishing.networks.load import load_reference
+from deepfishing.networks.prompts import read_classes
 from deepfishing.networks.texts import pack, unpack
 from deepfishing.search import Searcher
 
@@ -34,7 +35,7 @@ def trained(towers, photos):
 @pytest.fixture
 def names(towers, tmp_path):
     file = tmp_path / "names.txt"
-    file.write_text("\n".join(towers.COLOURS))
+    file.write_text("\n".join([PROMPT, *towers.COLOURS]))
     return file
 
 
@@ -43,7 +44,7 @@ def colour(name):
 
 
 def test_names_make_a_classifier_without_labels(trained, names, towers, tmp_path):
-    model = zero_shot_model(trained[1], names, PROMPT)
+    model = zero_shot_model(trained[1], names)
     model.save(tmp_path / "model")
     loaded = Model.load(tmp_path / "model")
     assert loaded.classes == tuple(towers.COLOURS)
@@ -60,7 +61,7 @@ def test_scores_and_probabilities_are_those_of_the_library(
     trained, photos, names, towers
 ):
     folder, store = trained
-    network = load_network(f"hf:{folder}", classes=names, prompt=PROMPT)
+    network = load_network(f"hf:{folder}", classes=names)
     assert network.layers == {7: "tower.visual_projection", 8: "texts"}
     transformers = towers.import_package("transformers")
     model = transformers.AutoModel.from_pretrained(folder)
@@ -78,13 +79,13 @@ def test_scores_and_probabilities_are_those_of_the_library(
     expected = torch.from_numpy(logits).softmax(1).numpy()
     expected /= np.linalg.norm(expected, axis=1, keepdims=True)
     np.testing.assert_allclose(found["x8"], expected, atol=1e-5)
-    scores = zero_shot_model(store, names, PROMPT).decision_function(store)
+    scores = zero_shot_model(store, names).decision_function(store)
     scale = float(model.logit_scale.detach().exp())
     np.testing.assert_allclose(scale * scores, logits, atol=1e-4)
 
 
 def test_the_gradient_is_that_of_the_texts(trained, photos, names):
-    network = load_network(f"hf:{trained[0]}", classes=names, prompt=PROMPT)
+    network = load_network(f"hf:{trained[0]}", classes=names)
     image = sorted(photos.iterdir())[0]
     pixels = torch.from_numpy(network.preprocess(image)[None])
     W = network.module.texts.weight.detach().clone().requires_grad_()
@@ -102,7 +103,7 @@ def test_a_store_with_a_text_head_is_loaded_again_and_read_by_words(
     trained, photos, names, deepfish
 ):
     folder, _ = trained
-    asked = ("--network", f"hf:{folder}", "--classes", names, "--prompt", PROMPT)
+    asked = ("--network", f"hf:{folder}", "--classes", names)
     ran = deepfish("extract", photos, "store", *asked, "--precision", "float32")
     assert ran.code == 0, ran.err
     assert "the classifier is made of 4 texts" in ran.err
@@ -116,7 +117,7 @@ def test_a_store_with_a_text_head_is_loaded_again_and_read_by_words(
     assert searcher.recipe.is_gradient
     top = searcher.search(photos / "red0.png", k=3)
     assert {colour(hit.id) for hit in top} == {"red"}
-    found = deepfish("search", "store", "a blue bicycle", "-k", "3", "--json")
+    found = deepfish("search", "store", "a blue bicycle", "-n", "3", "--json")
     assert {colour(hit["id"]) for hit in json.loads(found.out)["hits"]} == {"blue"}
     reference = Settings.from_dict(searcher.store.settings).network
     assert load_reference(reference).reference() == reference
@@ -126,18 +127,18 @@ def test_suggested_labels_are_right_and_can_be_given_back(
     trained, names, towers, deepfish, photos
 ):
     store = towers.extract(trained[0], photos, "unlabelled")
-    found = suggest_labels(store, names, PROMPT)
+    found = suggest_labels(store, names)
     assert len(found) == 12
     assert all(one.label == colour(one.id) for one in found)
     assert [one.probability for one in found] == sorted(
         (o.probability for o in found), reverse=True
     )
-    options = ("--classes", names, "--prompt", PROMPT)
+    options = ("--classes", names)
     ran = deepfish("label", store.folder, *options, "--out", "suggested.csv")
     assert ran.code == 0, ran.err
     assert deepfish("label", store.folder, "suggested.csv").code == 0
     assert {colour(row.id) == row.labels[0] for row in store.labelled_rows()} == {True}
-    assert suggest_labels(store, names, PROMPT) == []
+    assert suggest_labels(store, names) == []
     made = deepfish("train", store.folder, "model", *options)
     assert made.code == 0, made.err
     assert "4 classes by their names" in made.out
@@ -152,8 +153,6 @@ def test_bad_names_are_one_line(trained, tmp_path, names, deepfish, photos):
             zero_shot_model(trained[1], names)
     with pytest.raises(OptionError, match="one per line"):
         zero_shot_model(trained[1], tmp_path / "nothing.txt")
-    with pytest.raises(OptionError, match="where the class goes"):
-        zero_shot_model(trained[1], ["a", "b"], "a photo")
     with pytest.raises(NetworkError, match="words need a network with a text tower"):
         load_network("timm:mobilenetv3_small_050", "random", classes=["a", "b"])
     with pytest.raises(StoreError, match="damaged"):
@@ -164,3 +163,13 @@ def test_bad_names_are_one_line(trained, tmp_path, names, deepfish, photos):
     )
     W = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(unpack(pack(W)), W)
+
+
+def test_a_line_with_braces_is_the_text_for_a_class(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("cat\n\na drawing of a {}\ndog\n")
+    assert read_classes(file).names == ("cat", "dog")
+    assert read_classes(file).texts() == ["a drawing of a cat", "a drawing of a dog"]
+    assert read_classes(["cat", "dog"]).texts()[0] == "a photo of cat"
+    with pytest.raises(OptionError, match=r"one line with {}, .* got 2"):
+        read_classes(["cat", "dog", "a {}", "the {}"])

@@ -133,7 +133,7 @@ def test_the_command_line_keeps_it_and_opens_it_again(
     assert deepfish("extract", photos, "store", "--features", "x7").code == 0
     other = deepfish("extract", photos, "store", "--preprocess", "imagenet")
     assert "made with preprocess" in other.err
-    assert "0.png" in deepfish("search", "store", images[0], "-k", "2").out
+    assert "0.png" in deepfish("search", "store", images[0], "-n", "2").out
     assert deepfish("train", "store", "model", "--features", "dW8").code == 0
     predicted = deepfish("predict", "model", photos, "--json")
     assert predicted.code == 0, predicted.err

@@ -336,7 +336,7 @@ def test_the_default_recipe_is_the_first_that_the_store_has(make_store, tmp_path
             assert Searcher(other).recipe.name == name
             continue
         with pytest.raises(
-            StoreError, match=r"got delta:blocks\.3; name a recipe with --by"
+            StoreError, match=r"got delta:blocks\.3; name a recipe with --features"
         ):
             Searcher(other)
 

@@ -48,7 +48,7 @@ def test_words_are_compared_by_the_embedding_where_photos_are_not_by_default(
     assert searcher.recipe.is_gradient  # of a head made of the photos
     hits = searcher.search("a green bicycle", k=25)
     assert all(hit.id.startswith("green") for hit in hits)
-    with pytest.raises(OptionError, match="pass --by x7"):
+    with pytest.raises(OptionError, match="pass --features x7"):
         Searcher(searcher.store, searcher.recipe.name).search("a green bicycle")
 
 
@@ -167,7 +167,7 @@ def test_the_text_tower_must_belong_to_the_weights_of_the_images(trained):
 
 
 def test_words_need_the_embedding_and_letters(trained):
-    with pytest.raises(OptionError, match="pass --by x7"):
+    with pytest.raises(OptionError, match="pass --features x7"):
         Searcher(trained[1], "pow(x7,0.5)").search(Words("red"))
     for text in ("  ", "a" * 3000):
         with pytest.raises(OptionError, match="1 to 2,000 letters"):
@@ -176,7 +176,7 @@ def test_words_need_the_embedding_and_letters(trained):
 
 def test_the_command_takes_words(trained, deepfish):
     ran = deepfish(
-        "search", str(trained[1].folder), "a yellow bicycle", "-k", "3", "--json"
+        "search", str(trained[1].folder), "a yellow bicycle", "-n", "3", "--json"
     )
     assert ran.code == 0, ran.err
     assert {hit["id"][:-5] for hit in json.loads(ran.out)["hits"]} == {"yellow"}

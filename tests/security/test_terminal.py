@@ -41,7 +41,7 @@ def test_commands_spell_names_out(deepfish, pictures, tmp_path):
     ran = [
         deepfish("extract", pictures, store, "--features", "x7,dW8"),
         deepfish("store", "info", store),
-        deepfish("search", store, f"cat/0{EVIL}.png", "-k", "3"),
+        deepfish("search", store, f"cat/0{EVIL}.png", "-n", "3"),
         deepfish("train", pictures, model),
         deepfish("predict", model, pictures),
         deepfish("extract", tmp_path / f"no{EVIL}", store),

@@ -179,11 +179,13 @@ def test_the_command_says_what_it_saved_and_its_errors_are_one_line(
     assert ran.code == 0, ran.err
     assert "small: 401 images, " in ran.out
     assert "per image instead of" in ran.out
-    facts = json.loads(
-        deepfish("store", "compress", "store", "8", "--precision", "int8", "--json").out
+    assert deepfish("store", "compress", "store", "8").code == 0
+    facts, before = (
+        json.loads(deepfish("store", "info", name, "--json").out)
+        for name in ("8", "store")
     )
-    assert facts["precision"] == "int8"
-    assert facts["bytes_per_image"] < facts["bytes_per_image_before"]
+    assert facts["settings"]["dtype"] == "int8"
+    assert facts["bytes_per_image"] < before["bytes_per_image"]
     assert deepfish("store", "verify", "small").code == 0
     for arguments in (
         ["store", "store"],

@@ -134,7 +134,7 @@ LONG = "(2*x6+1)*(whiten(dW7,0.5)+whiten(dW8,0.5)+pow(dW8,0.5)+pow(dW7,0.5)+x7)"
 def test_a_long_recipe_does_not_widen_the_page(
     visit, store_folder, serve, ids, recipe, title
 ):
-    with serve(Gallery(store_folder, gradient=recipe)) as address:
+    with serve(Gallery(store_folder, recipe)) as address:
         for phone in (True, False):
             tab = visit(phone=phone, address=address)
             page = tab.open(f"#id={ids[2]}")

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from deepfishing.errors import OptionError
 from deepfishing.store import Row, Store
 from deepfishing.web.gallery import make_offer
 
@@ -38,8 +37,6 @@ def test_all_that_the_store_has_is_offered_on_its_side(store):
 
 @pytest.mark.parametrize("name", ["dW8@3x2", "dW:trunk@exact", "whiten(dW8@3x2)+x7"])
 def test_every_gradient_can_be_started_with(store, name):
-    assert make_offer(store, gradient=name).gradient[0] == name
-    with pytest.raises(
-        OptionError, match="--forward must be a recipe without a gradient"
-    ):
-        make_offer(store, forward=name)
+    offer = make_offer(store, f"x8,{name}")
+    assert offer.gradient[0] == name
+    assert offer.forward[0] == "x8"

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 SHOWN = 10  # groups of twins that are told one by one
 DRAWN = 40  # groups of twins on a sheet
-LIST = ".txt"
+LIST, PAGE = ".txt", ".html"
 TWINS = (
     "group",
     "keep",
@@ -82,7 +82,7 @@ def run_choose(args: Choose) -> None:
     """Run `deepfish curate choose`."""
     _check_out(args.out)
     photos = open_photos(args.store, args.features)
-    known = {} if args.labelled is None else read_labelled(photos, args.labelled)
+    known = {} if args.labels is None else read_labelled(photos, args.labels)
     picks: list[Pick] = []
     try:
         with progress_bar(quiet=args.as_json) as bar:
@@ -117,9 +117,7 @@ def run_labels(args: Labels) -> None:
         raise OptionError(f"-n must be at least 1 label, got {args.n}")
     photos = open_photos(args.store, args.features)
     with progress_bar(quiet=args.as_json) as bar:
-        found, looked_at = doubtful_labels(
-            photos, args.labels, split=args.split, seed=args.seed, progress=bar
-        )
+        found, looked_at = doubtful_labels(photos, args.labels, progress=bar)
     shown = found[: args.n]
     columns = ["path", "id", "given", "suggested", "doubt"]
     write_records(args.out, [asdict(one) for one in shown], columns)
@@ -158,7 +156,7 @@ def run_twins(args: Twins) -> None:
     as_list = args.out is not None and args.out.suffix.lower() == LIST
     with progress_bar(quiet=args.as_json) as bar:
         opened = [
-            open_searcher(one, args.features, progress=bar, notice=print_note)
+            open_searcher(one, progress=bar, notice=print_note)
             for one in (args.store, args.against)
             if one is not None
         ]
@@ -238,7 +236,7 @@ def draw_groups(path: Path, groups: Sequence[Group]) -> None:
 def run_bursts(args: Bursts) -> None:
     """Run `deepfish curate bursts`."""
     with progress_bar(quiet=args.as_json) as bar:
-        photos = open_searcher(args.store, args.features, progress=bar)
+        photos = open_searcher(args.store, progress=bar)
         found = find_bursts(photos, progress=bar)
     if args.as_json:
         _say_document(args.store, photos, bursts=found)
@@ -257,7 +255,7 @@ def run_odd(args: Odd) -> None:
         photos = open_searcher(
             args.store, args.features, defaults=RECIPES, progress=bar
         )
-        found = odd_photos(photos, args.score, k=args.k, progress=bar)
+        found = odd_photos(photos, args.score, progress=bar)
     write_records(args.out, [asdict(one) for one in found], ["path", "id", "score"])
     shown = found[: max(args.n, 0)]
     if shown:
@@ -273,15 +271,19 @@ def run_odd(args: Odd) -> None:
 
 def run_map(args: Map) -> None:
     """Run `deepfish curate map`."""
-    _check_out(args.out, ".html")
-    _check_out(args.points)
+    _check_out(args.out, PAGE, *TABLE_FORMATS)
     with progress_bar(quiet=args.as_json) as bar:
         photos = open_searcher(args.store, args.features, progress=bar)
         found = make_map(photos, args.clusters, progress=bar)
-    gone = write_map(args.out, found, photos)
-    write_records(args.points, found.records(photos), ["path", "id", "x", "y", "group"])
+    is_page = args.out.suffix.lower() == PAGE
+    gone = 0
+    if is_page:
+        gone = write_map(args.out, found, photos)
+    else:
+        records = found.records(photos)
+        write_records(args.out, records, ["path", "id", "x", "y", "group"])
     if args.as_json:
-        _say_document(args.store, photos, page=str(args.out), groups=found.clusters)
+        _say_document(args.store, photos, out=str(args.out), groups=found.clusters)
         return
     for number, one in enumerate(found.clusters, start=1):
         print_line(f"{number:3} {one.photos:7,}  {one.name}")
@@ -289,7 +291,8 @@ def run_map(args: Map) -> None:
         print_note(
             f"left out: {gone} typical photos are not where they were, or have changed"
         )
-    print_note(f"next: open {args.out} in a browser")
+    if is_page:
+        print_note(f"next: open {args.out} in a browser")
 
 
 def _say_document(store: Path, searcher: Searcher, **facts: Any) -> None:

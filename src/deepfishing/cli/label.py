@@ -38,20 +38,19 @@ def run_label(args: Label) -> None:
         _suggest(
             Store.open(args.store),
             args.classes,
-            args.prompt,
             args.out,
             as_json=args.as_json,
         )
         return
     if (
         args.file is None
-        and args.export is None
+        and args.out is None
         and args.rename is None
         and not args.undo
         and not args.log
     ):
         raise OptionError(
-            "a table of labels, --export, --rename, --undo or --log is needed, got none; see "
+            "a table of labels, --out, --rename, --undo or --log is needed, got none; see "
             "`deepfish label --help`"
         )
     opened = Store.open(args.store)
@@ -85,9 +84,9 @@ def run_label(args: Label) -> None:
             if act is None
             else f"{args.rename[0]} is {args.rename[1]} now"
         )
-    if args.export is not None:
-        document["exported"] = n = export_labels(opened, args.export)
-        lines.append(f"{args.export}: labels of {images_text(n)}")
+    if args.out is not None:
+        document["exported"] = n = export_labels(opened, args.out)
+        lines.append(f"{args.out}: labels of {images_text(n)}")
     if args.log:
         history = labels.history()
         document["log"] = [act.as_dict() for act in history]
@@ -99,13 +98,11 @@ def run_label(args: Label) -> None:
         print_line(line)
 
 
-def _suggest(
-    store: Store, classes: Path, prompt: str, out: Path | None, *, as_json: bool
-) -> None:
+def _suggest(store: Store, classes: Path, out: Path | None, *, as_json: bool) -> None:
     """Write or print labels that the names of classes suggest."""
 
     check_out(out, (".csv",))
-    found = suggest_labels(store, classes, prompt)
+    found = suggest_labels(store, classes)
     rows = [
         {"path": one.id, "label": one.label, "probability": one.probability}
         for one in found

@@ -37,7 +37,6 @@ def run_studio(args: Studio) -> None:
         extract_to(
             place.store,
             found,
-            features=args.features,
             progress=progress,
             prune=True,
             **args.options,
@@ -69,19 +68,12 @@ def run_serve(args: Serve) -> None:
     share_heaps()
     with progress_bar() as bar:
         gallery = Gallery(
-            args.store,
-            args.forward,
-            args.gradient,
-            args.model,
-            bar,
-            weights=args.weights,
+            args.store, args.features, args.model, bar, weights=args.weights
         )
     address = bind(args.host, args.port)
 
     def ready() -> None:
         print_line(f"{len(gallery.collection)} images of {args.store}; Ctrl-C ends")
         print_line(address.shown)
-        if args.open_:
-            webbrowser.open(address.url)
 
     run(gallery, address, ready)

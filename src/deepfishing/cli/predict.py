@@ -27,7 +27,6 @@ from deepfishing.cli.summaries import (
 )
 from deepfishing.errors import OptionError
 from deepfishing.extraction.batches import zero_gradient_note
-from deepfishing.images.preprocess import refuse_unreadable, unreadable
 from deepfishing.images.sources import find_all_images, passed_over_in
 from deepfishing.learn.model import Model
 from deepfishing.learn.predict import predict as run
@@ -59,10 +58,6 @@ def run_predict(args: Predict) -> None:
     sources: list[int] = []
     items = find_all_images(args.images)
 
-    if args.strict:
-        with progress_bar(quiet=args.as_json) as bar:
-            refuse_unreadable(unreadable(items, bar), len(items))
-
     width = max(len(item.id) for item in items)
     failed = 0
     zero: list[str] = []
@@ -71,9 +66,7 @@ def run_predict(args: Predict) -> None:
         # there, the lines themselves show it
         bar("images", 0, len(items))
         notice = None if args.as_json else print_note
-        found_ones = run(
-            loaded, items, weights=args.weights, resources=args.resources, notice=notice
-        )
+        found_ones = run(loaded, items, weights=args.weights, notice=notice)
         for done, found in enumerate(found_ones, start=1):
             item = items[found.index]
             best = np.argsort(-found.probabilities, kind="stable")

@@ -21,20 +21,16 @@ def run_report(args: Report) -> None:
     check_choice("--format", args.format_, FORMATS)
     found = find_folders(args.folders)
     if found != list(args.folders) or len(found) > 1:
-        if args.format_ == "latex" or args.images is not None:
+        if args.format_ == "latex":
             raise OptionError(
-                "several folders of results are drawn as html or markdown, without --images; name "
+                "several folders of results are drawn as html or markdown, got latex; name "
                 f"one of {', '.join(map(str, found[:5]))}"
             )
         page = "gains.html" if args.format_ == "html" else "gains.md"
         place = args.folders[0] if len(args.folders) == 1 else Path()
-        print_line(write_overview(found, place / page, args.features))
-    elif args.features is not None:
-        raise OptionError(
-            f"--features is for several folders of results, got one, {found[0]}"
-        )
+        print_line(write_overview(found, place / page))
     elif args.format_ == "html":
-        print_line(write_report(found[0], args.images))
+        print_line(write_report(found[0]))
     else:
         print_line(
             (write_markdown if args.format_ == "markdown" else write_latex)(found[0])

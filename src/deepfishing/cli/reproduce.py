@@ -24,7 +24,7 @@ from deepfishing.cli.summaries import (
     print_ignored_files,
     print_left_out,
 )
-from deepfishing.errors import DatasetError, OptionError, check_choice
+from deepfishing.errors import DatasetError, check_choice
 from deepfishing.evaluation.experiment import Protocol
 from deepfishing.evaluation.measure import measure
 from deepfishing.evaluation.record import PROTOCOLS, TABLE
@@ -55,23 +55,11 @@ def run_reproduce(args: Reproduce) -> None:
     )
     for name in protocols:
         check_choice("protocol", name, PROTOCOLS)
-    if args.largest is not None and (
-        "approximation" not in protocols or args.largest < 1
-    ):
-        raise OptionError(
-            "--largest must be a number of images for --protocol approximation, "
-            f"got {args.largest} for {','.join(protocols)}"
-        )
     if args.features is not None or TABLE in protocols:
         check_features(args.options, args.features or known.table)
 
     _, feature_options = split_options(args.options)
-    how = Protocol(
-        difficult=args.difficult,
-        strict=args.strict,
-        **feature_options,
-        **vars(args.resources),
-    )
+    how = Protocol(**feature_options, **vars(args.resources))
     net = load_from_options(args.options, device=args.resources.device)
     for line in net.notes:
         print_note(line)
@@ -92,7 +80,6 @@ def run_reproduce(args: Reproduce) -> None:
             command=as_text(shlex.join(["deepfish", *sys.argv[1:]])),
             progress=progress,
             on_failure=left_out.__setitem__,
-            **({} if args.largest is None else {"largest": args.largest}),
         )
     if args.as_json:
         for row in (

@@ -18,6 +18,7 @@ from deepfishing.cli.printing import (
 from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.summaries import Escaped
 from deepfishing.errors import OptionError
+from deepfishing.extraction.options import Resources
 from deepfishing.search import Searcher
 from deepfishing.search.hits import save_tiles
 from deepfishing.search.words import WORDS_FEATURE, Words
@@ -36,6 +37,8 @@ def run_search(args: Search) -> None:
             "a search needs a QUERY or --like, got neither; name an id or a file"
         )
 
+    if args.n < 1:
+        raise OptionError(f"-n must be at least 1, got {args.n}")
     method = {None: "auto", True: "exact", False: "index"}[args.exact]
     examples: list[Example] = [
         sys.stdin.buffer.read() if n == "-" else n for n in named
@@ -53,18 +56,17 @@ def run_search(args: Search) -> None:
                 recipe,
                 method,
                 weights=args.weights,
-                device=args.resources.device,
-                class_names=args.class_names,
+                device=Resources().device,
                 progress=bar,
                 notice=print_note,
             )
 
-        searcher = open_searcher(args.by)
-        if args.by is None and any(
+        searcher = open_searcher(args.features)
+        if args.features is None and any(
             isinstance(searcher.read(one), Words) for one in examples
         ):
             searcher = open_searcher(WORDS_FEATURE)
-    hits = searcher.search(examples, args.k, negative, args.label, args.path)
+    hits = searcher.search(examples, args.n, negative, args.label, args.path)
     if args.sheet is not None:
         tiles = [(searcher.picture(example), "query", "") for example in examples]
         tiles += [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deepfishing.cli.arguments.setup import Doctor, Fetch, Models
@@ -19,15 +18,13 @@ from deepfishing.cli.progress import progress_bar
 from deepfishing.core.features import TOP, table_features
 from deepfishing.errors import DeepFishingError
 from deepfishing.extraction.options import load_from_options
-from deepfishing.fetch.download import Patience
 from deepfishing.fetch.place import fetch as fetch_one
 from deepfishing.fetch.place import find_download
 from deepfishing.networks.known_files import is_weights_file
-from deepfishing.networks.reference import RANDOM
+from deepfishing.networks.reference import RANDOM, WEIGHTS
 from deepfishing.networks.zoo import (
     RECORDS,
     Record,
-    file_of,
     find_weights,
     is_library_name,
     is_network_file,
@@ -36,8 +33,6 @@ from deepfishing.networks.zoo import (
 
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
-
-FILE_OPTIONS = ("prototxt", "mean", "preprocess", "embedding")
 
 
 def run_models(args: Models) -> None:
@@ -73,7 +68,7 @@ def _find(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Facts of a network of any kind; one that is not in the list is loaded for them."""
     if is_network_file(name) or is_weights_file(name):
         network = load_from_options({**options, "network": name})
-        weights = str(Path(file_of(name)).resolve())
+        weights = network.source.files[WEIGHTS].path
         return _facts(network, "; ".join(network.notes), weights=weights)
     if not is_library_name(name):
         return _known(record(name))
@@ -133,30 +128,20 @@ def run_fetch(args: Fetch) -> None:
     for name in args.names:
         try:
             with progress_bar(download=True) as bar:
-                done = fetch_one(name, bar, Patience(timeout=args.timeout))
+                done = fetch_one(name, bar)
         except DeepFishingError as error:
             failed = True
-            if args.as_json:
-                print_json({"name": name, "status": "failed", "error": str(error)})
-            else:
-                print_note(f"deepfish: {name}: {error}")
+            print_note(f"deepfish: {name}: {error}")
             continue
-        paths = [str(path) for path in done.paths]
-        if args.as_json:
-            facts = {"name": name, "status": done.status, "paths": paths}
-            print_json({**facts, "licence": done.licence})
-        else:
-            print_line(
-                f"{name} {done.status}: {', '.join(paths)} (licence: {done.licence})"
-            )
+        paths = ", ".join(str(path) for path in done.paths)
+        print_line(f"{name} {done.status}: {paths} (licence: {done.licence})")
     if failed:
         sys.exit(1)
-    if not args.as_json:
-        last = wanted[-1]
-        photos = ("extract", "photos", "store", "--network", last.name)
-        print_next(
-            ("deepfish", *(("reproduce", last.name) if last.archives else photos))
-        )
+    last = wanted[-1]
+    if last.archives:
+        print_next(("deepfish", "reproduce", last.name))
+    else:
+        print_next(("deepfish", "extract", "photos", "store", "--network", last.name))
 
 
 def run_doctor(args: Doctor) -> None:
@@ -164,15 +149,7 @@ def run_doctor(args: Doctor) -> None:
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
-        if not args.as_json:
-            fix = f": {finding.fix}" if finding.fix else ""
-            print_line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
-    broken = any(finding.core and finding.status != OK for finding in findings)
-    if args.as_json:
-        facts = {
-            "works": not broken,
-            "findings": [asdict(finding) for finding in findings],
-        }
-        print_json(facts, indent=1)
-    if broken:
+        fix = f": {finding.fix}" if finding.fix else ""
+        print_line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
+    if any(finding.core and finding.status != OK for finding in findings):
         sys.exit(1)

@@ -79,35 +79,24 @@ def run_verify(args: Verify) -> None:
 def run_compress(args: Compress) -> None:
     """Run `deepfish store compress`."""
     source = Store.open(args.store)
-    with progress_bar(quiet=args.as_json) as bar:
+    with progress_bar() as bar:
         copy = copy_smaller(source, args.out, args.precision, bar)
     before, after = facts_of(source), facts_of(copy)
-    sizes = [facts["bytes_per_image"] for facts in (after, before)]
-    if args.as_json:
-        facts = {
-            "store": str(args.out),
-            "precision": copy.precision,
-            "images": after["images"],
-        }
-        print_json(
-            {**facts, "bytes_per_image": sizes[0], "bytes_per_image_before": sizes[1]}
-        )
-    else:
-        small, large = map(size_text, sizes)
-        print_line(
-            f"{args.out}: {after['images']} images, {small} per image instead of {large}"
-        )
+    small, large = (
+        size_text(after["bytes_per_image"]),
+        size_text(before["bytes_per_image"]),
+    )
+    print_line(
+        f"{args.out}: {after['images']} images, {small} per image instead of {large}"
+    )
 
 
 def run_export(args: Export) -> None:
     """Run `deepfish export`."""
     opened = Store.open(args.store)
-    n = write(opened, args.file, args.features, overwrite=args.overwrite)
+    n = write(opened, args.file, args.features)
     columns = opened.columns_of(args.features)
-    if args.as_json:
-        print_json({"file": str(args.file), "images": n, "factors": columns})
-    else:
-        print_line(f"{args.file}: {images_text(n)}, {', '.join(columns)}")
+    print_line(f"{args.file}: {images_text(n)}, {', '.join(columns)}")
 
 
 def run_import(args: Import) -> None:
@@ -116,7 +105,6 @@ def run_import(args: Import) -> None:
         args.file,
         args.store,
         column=args.column,
-        network=args.network,
         precision=args.precision,
         overwrite=args.overwrite,
         paths=args.paths,

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 def run_train(args: Train) -> None:
     """Run `deepfish train`."""
     C = _number(args.cost or ("auto" if args.features.strip() in CHOSEN else "1"))
-    weight = None if args.class_weight is None else _number(args.class_weight)
-    check_options(C, args.difficult, weight)
+    check_options(C)
     opened = (
         Store.open(args.data)
         if (find_store(Path(args.data)) / MANIFEST).is_file()
@@ -55,7 +54,6 @@ def run_train(args: Train) -> None:
             args.data,
             args.model,
             args.classes,
-            args.prompt,
             as_json=args.as_json,
         )
         return
@@ -65,32 +63,16 @@ def run_train(args: Train) -> None:
     )
     if opened is None and labels is None and is_voc(Path(args.data)):
         labels = Path(args.data)
-    labelled = read_labels(images, labels, args.split)
+    labelled = read_labels(images, labels)
     with progress_bar(quiet=args.as_json) as bar:
-        how: dict[str, Any] = {
-            "C": C,
-            "class_weight": weight,
-            "difficult": args.difficult,
-            "seed": args.seed,
-        }
-        how |= {"strict": args.strict, "progress": bar}
+        how: dict[str, Any] = {"C": C, "progress": bar}
         if opened is not None:
-            images = [
-                row
-                for row in images
-                if row.id in labelled.rows or not args.labelled_only
-            ]
             trained, left_out = train_on_store(
                 opened, images, labelled, args.features, **how
             )
         else:
-            how["extraction"] = {
-                **args.options,
-                "resources": args.resources,
-                "notice": print_note,
-            }
+            how["extraction"] = {**args.options, "notice": print_note}
             folder = args.model / "features"
-            how["labelled_only"] = args.labelled_only
             trained, left_out = train_on_images(
                 images, labelled, folder, args.features, **how
             )
@@ -112,7 +94,6 @@ def _train_on_words(
     data: str,
     folder: Path,
     classes: Path,
-    prompt: str,
     *,
     as_json: bool,
 ) -> None:
@@ -123,13 +104,14 @@ def _train_on_words(
             f"--classes needs a store, got {data}; make one with `deepfish extract {data} STORE "
             "--network hf:ORG/NAME`"
         )
-    made = zero_shot_model(store, classes, prompt)
+    made = zero_shot_model(store, classes)
     made.save(folder)
     if as_json:
         print_json(
             {"model": str(folder), "recipe": made.recipe, "classes": list(made.classes)}
         )
         return
+    prompt = made.training["zero_shot"]["prompt"]
     print_line(
         f"{folder}: {len(made.classes)} classes by their names, {prompt!r}; no photo was used"
     )

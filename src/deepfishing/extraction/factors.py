@@ -254,7 +254,7 @@ def check_gradients(
         if not math.isfinite(largest):
             raise LayerError(
                 f"the gradient of layer {path} must be finite, got {largest}; look for NaN in the "
-                "weights, or take --dtype float32"
+                "weights, or compute in dtype float32"
             )
         if not error <= tolerance * largest + rounding:
             raise LayerError(

@@ -8,6 +8,7 @@ imports little.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -22,6 +23,7 @@ from deepfishing.util.machine import memory as machine_memory
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
+DEVICE_VARIABLE = "DEEPFISHING_DEVICE"
 LOCAL, RAY = "local", "ray"  # values of `on`: this process, or a cluster
 Label = str | int | Sequence[float]
 
@@ -67,7 +69,8 @@ class NetworkOptions(TypedDict, total=False):
 
     network: Annotated[
         str,
-        "A name of `deepfish models`, a .caffemodel or .onnx file, timm:NAME, torchvision:NAME, "
+        "A name of `deepfish models`, a .caffemodel or .onnx file, a .prototxt with its "
+        ".caffemodel as --weights, timm:NAME, torchvision:NAME, "
         "hf:ORG/NAME, open_clip:NAME/TAG, hf: or open_clip: with a folder, or torchscript:FILE, a "
         "program that you trust. "
         f"[default: {DEFAULT}]",
@@ -76,18 +79,10 @@ class NetworkOptions(TypedDict, total=False):
         Path | str,
         "Weight file, .pth, .safetensors or .caffemodel; `random` for tests.",
     ]
-    prototxt: Annotated[
-        Path | str, "Description of a .caffemodel, if it is not in there."
-    ]
-    mean: Annotated[
-        str | Path,
-        "Mean of a .caffemodel network: a .binaryproto image, or BLUE,GREEN,RED such as "
-        "104,117,123.",
-    ]
     preprocess: Annotated[
         str | Path,
-        "How an .onnx or TorchScript file wants its pixels: imagenet, a network that takes them "
-        "alike, or a .json file.",
+        "How a file wants its pixels: imagenet, a network that takes them alike, or a .json file; "
+        "for a .caffemodel its mean, a .binaryproto image, or BLUE,GREEN,RED such as 104,117,123.",
     ]
     embedding: Annotated[
         str,
@@ -96,11 +91,8 @@ class NetworkOptions(TypedDict, total=False):
     ]
     classes: Annotated[
         Path | str,
-        "Names of classes, a line each, of which a network that reads texts gets a classifier.",
-    ]
-    prompt: Annotated[
-        str,
-        "Text for a class, with {} for its name. [default: a photo of {}]",
+        "Names of classes, a line each, of which a network that reads texts gets a classifier. A "
+        "line with {} is the text for a class. [default: a photo of {}]",
     ]
     dtype: Annotated[
         str,
@@ -186,7 +178,8 @@ class Resources:
         Library that runs the network below the lowest layer asked for; `auto` is the fastest
         installed.
     device : str
-        Device on which a network is loaded: cpu, cuda, cuda:1, mps.
+        Device on which a network is loaded: cpu, cuda, cuda:1, mps; by default that in the
+        environment, `DEEPFISHING_DEVICE`, else cpu.
 
     Examples
     --------
@@ -201,13 +194,17 @@ class Resources:
         "auto"
     )
     memory: Annotated[str | int | None, "Memory for a batch, such as 2GB."] = None
-    device: Annotated[str, "cpu, cuda, cuda:1, mps."] = "cpu"
+    device: Annotated[
+        str, "cpu, cuda, cuda:1, mps. [default: $DEEPFISHING_DEVICE, or cpu]"
+    ] = ""
     engine: Annotated[
         str, "Engine that runs the trunk: auto, torch, onnxruntime or openvino."
     ] = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", parse_batch_size(self.batch_size))
+        device = self.device or os.environ.get(DEVICE_VARIABLE, "cpu")
+        object.__setattr__(self, "device", device)
         parse_memory(self.memory)
 
 

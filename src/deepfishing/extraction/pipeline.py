@@ -41,7 +41,7 @@ from deepfishing.images.item import ImageBytes, Item
 from deepfishing.images.sources import find_images
 from deepfishing.images.streams import blocks
 from deepfishing.images.tables import is_table
-from deepfishing.networks.caffe.files import given_mean
+from deepfishing.networks.caffe.files import given_mean, is_mean
 from deepfishing.networks.prompts import read_classes
 from deepfishing.networks.reference import (
     FILES,
@@ -54,7 +54,7 @@ from deepfishing.networks.reference import (
     Source,
     find_preprocess,
 )
-from deepfishing.networks.zoo import file_of, is_network_file
+from deepfishing.networks.zoo import PROTOTXT_SUFFIX, file_of, is_network_file
 from deepfishing.store import Store
 from deepfishing.store.manifest import MANIFEST, read_manifest
 from deepfishing.store.precision import DEFAULT
@@ -118,7 +118,7 @@ def extract_to(
     notice : callable, optional
         Called with a line for each assumption that was made when the network was loaded.
     options
-        weights, prototxt, mean, preprocess, dtype, tau, label, views: see `NetworkOptions` and
+        weights, preprocess, dtype, tau, label, views: see `NetworkOptions` and
         `FeatureOptions`.
     """
     folder = Path(store)
@@ -319,15 +319,18 @@ def _agree_on_network(options: NetworkOptions, stored: NetworkRef) -> NetworkRef
     if name is not None and not is_network_file(name) and name != stored.name:
         raise _contradiction("network", stored.name, name)
     source = _agree_on_files(options, stored)
-    if "mean" in options:
-        pixel = given_mean(options["mean"])
+    if "preprocess" in options and is_mean(options["preprocess"]):
+        pixel = given_mean(options["preprocess"])
         if stored.preprocess.order != "BGR" or pixel != stored.preprocess.mean:
-            raise _contradiction("mean", stored.preprocess.mean, pixel)
-    if "preprocess" in options:
+            raise _contradiction("preprocess", stored.preprocess.mean, pixel)
+    elif "preprocess" in options:
         pixels = find_preprocess(options["preprocess"], stored.preprocess.size)
         if pixels != stored.preprocess:
             raise _contradiction("preprocess", stored.preprocess, pixels)
-    if "classes" in options and read_classes(options["classes"]) != source.classes:
+    if (
+        "classes" in options
+        and read_classes(options["classes"]).names != source.classes
+    ):
         classes = ", ".join(source.classes) or "none"
         raise _contradiction("classes", classes, options["classes"])
     if options.get("embedding", source.embedding) != source.embedding:
@@ -342,7 +345,8 @@ def _agree_on_files(options: NetworkOptions, stored: NetworkRef) -> Source:
     files = _given_files(options)
     if PROTOTXT in files and PROTOTXT not in source.files:
         raise OptionError(
-            f"--prototxt must not be given for {stored.name}, which was made without; leave it out"
+            f"{stored.name} was made without a .prototxt file, got {files[PROTOTXT]}; give "
+            "--network its .caffemodel"
         )
     weights = str(files.get(WEIGHTS))
     if source.kind == RANDOM and WEIGHTS in files and weights != RANDOM:
@@ -365,9 +369,12 @@ def _given_files(options: NetworkOptions) -> dict[str, str | Path]:
     """Return the files that were given, by their role."""
     weights = options.get("weights")
     name = options.get("network")
-    if name is not None and is_network_file(name):
+    prototxt = None
+    if name is not None and name.endswith(PROTOTXT_SUFFIX):
+        prototxt = name
+    elif name is not None and is_network_file(name):
         weights = file_of(name)
-    files = {WEIGHTS: weights, PROTOTXT: options.get("prototxt")}
+    files = {WEIGHTS: weights, PROTOTXT: prototxt}
     return {role: path for role, path in files.items() if path is not None}
 
 

@@ -236,7 +236,9 @@ def check_labels(labels: Array, n: int, what: str = "labels") -> None:
 
 
 def check_options(
-    C: float | str, difficult: str, class_weight: str | float | None = None
+    C: float | str,
+    difficult: str = DIFFICULT[0],
+    class_weight: str | float | None = None,
 ) -> None:
     """Refuse a cost or a weight that is not positive, and unknown words."""
     if isinstance(C, str) and C not in SEARCHES:

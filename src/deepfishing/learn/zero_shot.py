@@ -21,7 +21,7 @@ from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.texts import EMBEDDING, TextVectors
 from deepfishing.learn.model import ONE, Model
 from deepfishing.learn.svm import KernelSVM
-from deepfishing.networks.prompts import PROMPT, prompts_of, read_classes
+from deepfishing.networks.prompts import ClassNames, read_classes
 from deepfishing.store import Store
 
 CALIBRATION_PHOTOS = 5000  # of the store, by which probabilities are set
@@ -37,9 +37,7 @@ class Suggestion:
     probability: float
 
 
-def zero_shot_model(
-    store: Store, classes: str | Path | Sequence[str], prompt: str = PROMPT
-) -> Model:
+def zero_shot_model(store: Store, classes: str | Path | Sequence[str]) -> Model:
     """Return a classifier of classes by their names; no photo of the store needs a label.
 
     Parameters
@@ -47,9 +45,8 @@ def zero_shot_model(
     store : Store
         With x7 of a network that has a text tower.
     classes : path or sequence of str
-        A text file with a name per line, or names.
-    prompt : str
-        What the text tower reads; the name is put in place of `{}`.
+        A text file with a name per line, or names; one with `{}` is the text that the text tower
+        reads for a class, by default `a photo of {}`.
 
     Returns
     -------
@@ -57,8 +54,9 @@ def zero_shot_model(
         It scores a class by the cosine of x7 and the class's text. Probabilities are of each class
         on its own: those of a softmax, as far as a line for each class can give them.
     """
-    names = read_classes(classes)
-    texts, scale, bias = _texts(store, names, prompt)
+    wanted = read_classes(classes)
+    names = wanted.names
+    texts, scale, bias = _texts(store, wanted)
     settings = Settings.from_dict(store.settings)
     recipe = parse_recipe(EMBEDDING, settings.network.layers)
     support = {EMBEDDING: texts}
@@ -82,16 +80,17 @@ def zero_shot_model(
     training = {
         "images": 0,
         "labels": ONE,
-        "zero_shot": {"prompt": prompt, "bias": bias},
+        "zero_shot": {"prompt": wanted.prompt, "bias": bias},
     }
     return Model(recipe.name, settings, names, support, fitted, svm, training)
 
 
 def suggest_labels(
-    store: Store, classes: str | Path | Sequence[str], prompt: str = PROMPT
+    store: Store, classes: str | Path | Sequence[str]
 ) -> list[Suggestion]:
     """Return the most probable class of each photo without a label, the surest first."""
-    names = read_classes(classes)
+    wanted = read_classes(classes)
+    names = wanted.names
     rows = [
         row
         for row in store.labelled_rows()
@@ -100,7 +99,7 @@ def suggest_labels(
     rows = [row for row in rows if EMBEDDING in row.factors]
     if not rows:
         return []
-    texts, scale, _ = _texts(store, names, prompt)
+    texts, scale, _ = _texts(store, wanted)
     photos = store.read([str(row.sha256) for row in rows], EMBEDDING).astype(np.float32)
     probabilities = softmax(scale * (l2_normalize(photos) @ texts.T), axis=1)
     best = probabilities.argmax(axis=1)
@@ -111,9 +110,7 @@ def suggest_labels(
     return sorted(found, key=lambda one: (-one.probability, one.id))
 
 
-def _texts(
-    store: Store, names: Sequence[str], prompt: str
-) -> tuple[Array, float, float]:
+def _texts(store: Store, classes: ClassNames) -> tuple[Array, float, float]:
     """Embeddings (C, d) of classes, and how the library makes scores of cosines."""
     if EMBEDDING not in store.factors():
         raise StoreError(
@@ -121,7 +118,7 @@ def _texts(
             f"`deepfish extract IMAGES {store.folder} --features {EMBEDDING}`"
         )
     vectors = TextVectors(store.folder, store.settings)
-    texts = vectors(prompts_of(names, prompt))
+    texts = vectors(classes.texts())
     return texts, vectors.scale, vectors.bias
 
 

@@ -33,7 +33,7 @@ from deepfishing.networks.network import (
     wrap,
 )
 from deepfishing.networks.onnx.load import load_onnx
-from deepfishing.networks.prompts import PROMPT, prompts_of, read_classes
+from deepfishing.networks.prompts import read_classes
 from deepfishing.networks.reference import (
     PROTOTXT,
     PYTHON,
@@ -49,10 +49,12 @@ from deepfishing.networks.torchscript import load_torchscript
 from deepfishing.networks.weights import load_into, read_weights
 from deepfishing.networks.zoo import (
     DEFAULT,
+    PROTOTXT_SUFFIX,
     RECORDS,
     Record,
     file_of,
     find_weights,
+    is_caffe,
     is_library_name,
     is_network_file,
     is_torchscript,
@@ -90,19 +92,17 @@ def load_network(
     *,
     device: str | torch.device = "cpu",
     dtype: str = "float32",
-    prototxt: str | Path | None = None,
-    mean: str | Path | None = None,
     preprocess: str | Path | None = None,
     embedding: str | None = None,
     classes: str | Path | Sequence[str] | None = None,
-    prompt: str = PROMPT,
 ) -> Network:
     """Build a network and load its weights.
 
     Parameters
     ----------
     name : str
-        A name of the zoo (`deepfish models`), a `.caffemodel` or `.onnx` file, `timm:NAME`,
+        A name of the zoo (`deepfish models`), a `.caffemodel` or `.onnx` file, a `.prototxt` file
+        with its `.caffemodel` as `weights`, `timm:NAME`,
         `torchvision:NAME`, `hf:ORG/NAME`, `hf:FOLDER`, `open_clip:NAME/TAG`, `open_clip:FOLDER`,
         or `torchscript:FILE` for a program that you trust, since it is code.
     weights : path or "random", optional
@@ -113,41 +113,33 @@ def load_network(
         "cpu", "cuda", "cuda:1", "mps".
     dtype : str
         "float32", "float64", "float16" or "bfloat16".
-    prototxt, mean : path, optional
-        For a `.caffemodel` file: its description, and its mean image or pixel, see `load_caffe`.
     preprocess : str or path, optional
         For an `.onnx` or TorchScript file that does not say it: how it wants its pixels, see
-        `find_preprocess`.
+        `find_preprocess`. For Caffe's files: the mean image or pixel, see `load_caffe`.
     embedding : str, optional
         For an `.onnx` file without a classifier: the tensor that is x7, see `load_onnx`; for a
         TorchScript program: the part of its output, see `load_torchscript`.
     classes : path or sequence of str, optional
         For a network with a text tower: names of classes, or a file with one per line, of which a
-        classifier is made.
-    prompt : str
-        What the text tower reads of a class; its name is put in place of `{}`.
+        classifier is made; one with `{}` is the text that the text tower reads for a class, by
+        default `a photo of {}`.
 
     Returns
     -------
     network : Network
     """
     if classes is not None:
-        names = read_classes(classes)
-        prompts = prompts_of(names, prompt)
+        wanted = read_classes(classes)
         plain = load_network(name, weights, device=device, dtype=dtype)
-        return add_text_head(plain, names, prompts)
+        return add_text_head(plain, wanted.names, wanted.texts())
     if str(weights) == RANDOM:
         weights = RANDOM
     _check_file_options(
-        name,
-        weights=weights,
-        prototxt=prototxt,
-        mean=mean,
-        preprocess=preprocess,
-        embedding=embedding,
+        name, weights=weights, preprocess=preprocess, embedding=embedding
     )
-    if name.endswith(".caffemodel"):
-        return load_caffe(name, prototxt, mean, device=device, dtype=dtype)
+    if is_caffe(name):
+        caffemodel, prototxt = _caffe_files(name, weights)
+        return load_caffe(caffemodel, prototxt, preprocess, device=device, dtype=dtype)
     if is_network_file(name):
         load = load_torchscript if is_torchscript(name) else load_onnx
         return load(
@@ -162,22 +154,42 @@ def load_network(
     return _load_record(record(name), weights, device, dtype)
 
 
+def _caffe_files(
+    name: str, weights: str | Path | None
+) -> tuple[str | Path, str | None]:
+    """Return the .caffemodel file, and the .prototxt file if that is the network's name.
+
+    Without `weights` it is the only .caffemodel file in the folder of the .prototxt file.
+    """
+    if not name.endswith(PROTOTXT_SUFFIX):
+        return name, None
+    if weights is None:
+        beside = sorted(Path(name).parent.glob("*.caffemodel"))
+        if len(beside) != 1:
+            raise OptionError(
+                f"{name} must have its .caffemodel file beside it, got {len(beside)}; pass "
+                "--weights FILE"
+            )
+        weights = beside[0]
+    return weights, name
+
+
 def _check_file_options(name: str, **options: object) -> None:
     """Refuse options that a network of this name does not take."""
     given = {option: value for option, value in options.items() if value is not None}
-    is_caffe = name.endswith(".caffemodel")
-    has_tensors = is_network_file(name) and not is_caffe
-    if not is_caffe and ("prototxt" in given or "mean" in given):
-        raise OptionError(f"prototxt and mean go with a .caffemodel file, got {name!r}")
-    if not has_tensors and "preprocess" in given:
+    is_file = is_network_file(name)
+    has_tensors = is_file and not is_caffe(name)
+    if not is_file and "preprocess" in given:
         raise OptionError(
-            f"preprocess goes with an .onnx or TorchScript file, got {name!r}, which has its own"
+            "preprocess goes with a .caffemodel, .onnx or TorchScript file, got "
+            f"{name!r}, which has its own"
         )
     if not has_tensors and "embedding" in given:
         raise OptionError(
             f"embedding goes with an .onnx or TorchScript file, got {name!r}; use wrap in Python"
         )
-    if "weights" in given and (is_network_file(name) or is_weights_file(name)):
+    has_weights = is_file and not name.endswith(PROTOTXT_SUFFIX)
+    if "weights" in given and (has_weights or is_weights_file(name)):
         raise OptionError(
             f"{name} brings its own weights, got weights {str(given['weights'])!r} too"
         )

@@ -187,6 +187,7 @@ LIBRARIES: Mapping[str, str] = {
     "open_clip": "open_clip:NAME/TAG or open_clip:FOLDER",
 }
 WEIGHT_SUFFIXES = (".pth", ".pt", ".ckpt", ".bin", ".tar", ".safetensors")
+PROTOTXT_SUFFIX = ".prototxt"
 TORCHSCRIPT = "torchscript"  # before the path of a program, which the user trusts
 RECORDS: Mapping[str, Record] = {record.name: record for record in _RECORDS}
 
@@ -205,8 +206,13 @@ def is_library_name(name: str) -> bool:
 
 
 def is_network_file(name: str) -> bool:
-    """Whether a network is given as a file that has its weights in it."""
-    return name.endswith((".caffemodel", ".onnx")) or is_torchscript(name)
+    """Whether a network is given as a file."""
+    return name.endswith(".onnx") or is_caffe(name) or is_torchscript(name)
+
+
+def is_caffe(name: str) -> bool:
+    """Whether a network is given as a file of Caffe, which may need its weights as another one."""
+    return name.endswith((".caffemodel", PROTOTXT_SUFFIX))
 
 
 def is_torchscript(name: str) -> bool:

@@ -67,7 +67,7 @@ def choose_recipe(
             return parse_recipe(others[-1].name, layers)
         raise StoreError(
             f"{store.folder} has no factors of a default recipe, got {', '.join(sorted(stored))}; "
-            "name a recipe with --by"
+            "name a recipe with --features"
         )
     recipe = parse_recipe(by, layers)
     absent = [name for name in recipe.columns if name not in stored]

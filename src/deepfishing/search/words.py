@@ -40,5 +40,5 @@ def check_words_recipe(recipe: Recipe) -> None:
     if recipe.name != WORDS_FEATURE:
         raise OptionError(
             f"words are compared with {WORDS_FEATURE}, the embedding, got the recipe "
-            f"{recipe.name}; pass --by {WORDS_FEATURE}"
+            f"{recipe.name}; pass --features {WORDS_FEATURE}"
         )

@@ -86,8 +86,6 @@ def export(
     store: Store,
     path: str | Path,
     features: str | None = None,
-    *,
-    overwrite: bool = False,
 ) -> int:
     """Write a store into one file, in the format of its extension; return the number of images."""
     path = Path(path)
@@ -96,10 +94,8 @@ def export(
         raise OptionError(
             f"a file of features must end in {', '.join(WRITERS)}, got {path}"
         )
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise OptionError(
-            f"{path} exists; choose another name, or replace a file by --overwrite"
-        )
+    if path.exists():
+        raise OptionError(f"{path} exists; choose another name, or delete it first")
     n, columns = len(store.usable()), store.columns_of(features)
     if not n or not columns:
         raise StoreError(

@@ -26,6 +26,7 @@ from deepfishing.core.features import (
     Factor,
     features_of,
     needed_factors,
+    split_names,
     table_features,
 )
 from deepfishing.core.groups import similar_groups
@@ -146,24 +147,15 @@ class Offer:
         return name in self.forward or name in self.gradient
 
 
-def make_offer(
-    store: Store, forward: str | None = None, gradient: str | None = None
-) -> Offer:
-    """What a store can be searched by, beginning with the recipes that the user named."""
+def make_offer(store: Store, features: str | None = None) -> Offer:
+    """Return what a store can be searched by, these comma-separated recipes first."""
     there = set(store.factors())
     layers = layers_of(store.settings)
     others = [feature.name for feature in features_of(there)]
     sides: dict[bool, dict[str, Recipe]] = {True: {}, False: {}}
-    for asked, side in ((forward, False), (gradient, True)):
-        if asked is not None:
-            recipe = choose_recipe(store, asked)  # says what is wrong and what to do
-            if recipe.is_gradient is not side:
-                raise OptionError(
-                    f"--{'gradient' if side else 'forward'} must be a recipe "
-                    f"{'with' if side else 'without'} a gradient, got {recipe.name}; "
-                    f"try {'dW8' if side else 'x7'}"
-                )
-            sides[side][recipe.title] = recipe
+    for name in split_names(features) if features else ():
+        recipe = choose_recipe(store, name)  # an unknown one is an error
+        sides[recipe.is_gradient][recipe.title] = recipe
     defaults = search_defaults(count_rows(store.folder))
     first = (*FORWARD_FIRST, *defaults, *GRADIENTS_LAST)
     for name in (*first, *table_features(layers), *others):
@@ -176,7 +168,7 @@ def make_offer(
     if not sides[False] and not sides[True]:
         choose_recipe(store)  # an empty store, or one with nothing known in it: says so
         raise OptionError(
-            f"{store.folder} has no factors that the page knows; pass --forward"
+            f"{store.folder} has no factors that the page knows; pass --features"
         )
     recipes = (*sides[False].values(), *sides[True].values())
     return Offer(tuple(sides[False]), tuple(sides[True]), needed_factors(recipes))
@@ -185,15 +177,14 @@ def make_offer(
 class Gallery:
     """A store, open for the page; may be used from several threads.
 
-    `forward` and `gradient` are the recipes to start with, `model` the folder of a model that was
+    `features` are recipes to start with, comma-separated, `model` the folder of a model that was
     trained with the same network, `weights` the network's weight file if it is elsewhere now.
     """
 
     def __init__(
         self,
         folder: str | Path,
-        forward: str | None = None,
-        gradient: str | None = None,
+        features: str | None = None,
         model: str | Path | None = None,
         progress: Progress | None = None,
         *,
@@ -203,7 +194,7 @@ class Gallery:
         self.name = self.folder.absolute().name  # that the page shows
         self.unread = 0  # photos of the folder that are not in the store yet
         self.store = Store.open(folder)
-        self.offer = make_offer(self.store, forward, gradient)
+        self.offer = make_offer(self.store, features)
         self.model = None if model is None else Model.load(model)
         needed = self.offer.factors
         if self.model is not None:

@@ -24,7 +24,6 @@ def test_each_format_is_written_and_named(
     [
         (("results", "--format", "latec"), "got 'latec'; did you mean latex?"),
         (("nowhere",), "results must be a folder, got nowhere"),
-        (("results", "--images", "nowhere"), "images must be a folder, got nowhere"),
     ],
 )
 def test_what_cannot_be_is_one_line(tmp_path, add_rows, deepfish, arguments, said):

@@ -107,14 +107,11 @@ def test_the_command_writes_a_page_of_all_folders(
     assert "Few examples" in page
 
 
-def test_markdown_has_a_line_per_data_set_and_only_the_features_asked_for(
-    folders, deepfish
-):
-    ran = deepfish("report", "r", "--format", "markdown", "--features", "dW7")
+def test_markdown_has_a_line_per_data_set(folders, deepfish):
+    ran = deepfish("report", "r", "--format", "markdown")
     assert ran.out.strip() == "r/gains.md"
     text = (folders[0].parent / "gains.md").read_text(encoding="utf-8")
     assert "| data set, network | best forward | dW7 |" in text
-    assert "photos" not in text  # where dW7 was not measured
     assert " to " in next(ln for ln in text.splitlines() if ln.startswith("| voc2007"))
 
 
@@ -122,8 +119,6 @@ def test_markdown_has_a_line_per_data_set_and_only_the_features_asked_for(
     ("arguments", "says"),
     [
         (("r", "--format", "latex"), "drawn as html or markdown"),
-        (("r", "--features", "dW6"), "results must have dW6 and a forward feature"),
-        (("r/voc", "--features", "dW8"), "--features is for several folders"),
         (("r", "nowhere"), "results must be a folder, got nowhere"),
     ],
 )

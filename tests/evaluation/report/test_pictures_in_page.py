@@ -96,7 +96,7 @@ def test_where_all_images_are_gone_one_sentence_says_what_to_do(made):
     (folder.parent / "VOC2007").rename(folder.parent / "gone")
     text = write_report(folder).read_text(encoding="utf-8")
     assert "No pictures: none of" in text
-    assert "--images" in text
+    assert "deepfish reproduce</code> with <code>--data" in text
     assert tiles(text) == []
     assert tiles(
         write_report(folder, folder.parent / "gone").read_text(encoding="utf-8")

@@ -47,7 +47,7 @@ def test_features_of_a_caffemodel_are_extracted_by_its_layers_names(
 ):
     prototxt, caffemodel = write(small_net(caffe, w), 32)
     ran = deepfish(
-        *("extract", shapes, "store", "--network", caffemodel, "--prototxt", prototxt),
+        *("extract", shapes, "store", "--network", prototxt, "--weights", caffemodel),
         *("--features", "x:pool5,dW7,dW:fc8", "--precision", "float32", "--json"),
     )
     assert ran.code == 0, ran.err

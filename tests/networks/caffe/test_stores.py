@@ -33,9 +33,9 @@ def files(caffe, w, write, tmp_path):
     image = np.stack([np.full((4, 4), value, dtype=np.float32) for value in MEAN])
     (tmp_path / "mean.binaryproto").write_bytes(caffe.encode_blob(image[None]))
     return {
-        "--network": caffemodel,
-        "--prototxt": prototxt,
-        "--mean": tmp_path / "mean.binaryproto",
+        "--network": prototxt,
+        "--weights": caffemodel,
+        "--preprocess": tmp_path / "mean.binaryproto",
     }
 
 
@@ -55,10 +55,10 @@ def test_search_predict_and_extract_need_no_option_of_the_network(
     store, files, deepfish, shapes, tmp_path
 ):
     new = shapes / "test/light/0.jpg"
-    found = deepfish("search", store, new, "--by", "dW8", "-k", "3", "--json")
+    found = deepfish("search", store, new, "--features", "dW8", "-n", "3", "--json")
     assert found.code == 0, found.err
     paths = [new, *(hit["path"] for hit in json.loads(found.out)["hits"])]
-    network = load_caffe(files["--network"], files["--prototxt"], files["--mean"])
+    network = load_caffe(files["--weights"], files["--network"], files["--preprocess"])
     direct = extract(network, paths, "dW8", tau=3.0, views="flip")["dW8"]
     scores = [hit["score"] for hit in json.loads(found.out)["hits"]]
     expected = (direct.x[1:] @ direct.x[0]) * (direct.delta[1:] @ direct.delta[0])
@@ -90,9 +90,9 @@ def _labels(shapes):
 def test_a_file_that_is_gone_or_changed_is_named_with_what_to_type(
     store, files, deepfish, shapes, tmp_path
 ):
-    caffemodel, prototxt, _ = files.values()
-    query = ("search", store, shapes / "test/light/0.jpg", "-k", "1")
-    files["--mean"].unlink()  # its pixel is kept
+    prototxt, caffemodel, _ = files.values()
+    query = ("search", store, shapes / "test/light/0.jpg", "-n", "1")
+    files["--preprocess"].unlink()  # its pixel is kept
     assert deepfish(*query).code == 0
 
     text = prototxt.read_text()
@@ -116,7 +116,7 @@ def test_a_file_that_is_gone_or_changed_is_named_with_what_to_type(
     moved = elsewhere / caffemodel.name
     assert deepfish(*query, "--weights", moved).code == 0
     # a later extract is told once where they are, and the store remembers it
-    told = ("--weights", moved, "--prototxt", elsewhere / prototxt.name)
+    told = ("--weights", moved, "--network", elsewhere / prototxt.name)
     assert deepfish("extract", shapes, store, "--features", "x7,dW8", *told).code == 0
     assert deepfish(*query).code == 0
 
@@ -125,23 +125,23 @@ def test_a_file_that_is_gone_or_changed_is_named_with_what_to_type(
     ("options", "words"),
     [
         (
-            ["--mean", "104,117,123"],
-            "mean = (90.0, 100.0, 110.0), got (104.0, 117.0, 123.0)",
+            ["--preprocess", "104,117,123"],
+            "preprocess = (90.0, 100.0, 110.0), got (104.0, 117.0, 123.0)",
         ),
         (["--network", "efficientnet-lite0"], "network = net, got efficientnet-lite0"),
         (["--weights", "random"], "weights = "),
         (["--weights", "net.prototxt"], "weights = sha256"),
-        (["--prototxt", "net.caffemodel"], "prototxt = sha256"),
+        (["--network", "other.prototxt"], "prototxt = sha256"),
         (["--tau", "2"], "tau = 3.0, now it is 2.0"),
         (["--views", "centre"], "views = 'flip', now it is 'centre'"),
-        (["--dtype", "float64"], "compute_dtype = 'float32', now it is 'float64'"),
         (["--label", "predicted"], "label = 'uniform', now it is 'predicted'"),
-        (["--mean", "104,117"], "three finite numbers"),
+        (["--preprocess", "104,117"], "three finite numbers"),
     ],
 )
 def test_options_that_contradict_the_store_are_one_line(
-    store, deepfish, shapes, options, words
+    store, deepfish, shapes, tmp_path, options, words
 ):
+    (tmp_path / "other.prototxt").write_text("name: 'other'")
     ran = deepfish("extract", shapes / "test", store, "--features", "x7,dW8", *options)
     assert ran.code == 1
     assert words in ran.err
@@ -159,13 +159,11 @@ def test_options_that_say_the_same_are_taken(store, files, deepfish, shapes):
         "flip",
         "--label",
         "uniform",
-        "--dtype",
-        "float32",
     )
     ran = deepfish("extract", shapes / "test", store, "--features", "x7,dW8", *same)
     assert ran.code == 0, ran.err
     pixel = ",".join(map(str, MEAN))
-    assert deepfish("extract", shapes / "test", store, "--mean", pixel).code == 0
+    assert deepfish("extract", shapes / "test", store, "--preprocess", pixel).code == 0
 
 
 def test_a_store_of_version_0_1_is_refused_in_one_line(store, deepfish, shapes):
@@ -184,13 +182,14 @@ def test_a_store_of_version_0_1_is_refused_in_one_line(store, deepfish, shapes):
 
 
 def test_models_shows_layers_features_and_the_mean(files, deepfish):
-    caffemodel, prototxt, mean = files.values()
-    shown = deepfish("models", caffemodel, "--prototxt", prototxt)
+    prototxt, caffemodel, mean = files.values()
+    shown = deepfish("models", prototxt)  # its weights are beside it
     assert shown.code == 0, shown.err
     assert "7 = fc7, 8 = fc8" in shown.out
     assert "dW7" in shown.out
-    assert "ImageNet's, since neither --mean nor the files give one" in shown.out
-    (facts,) = json.loads(deepfish("models", caffemodel, "--mean", mean, "--json").out)
+    assert "ImageNet's, since neither --preprocess nor the files give one" in shown.out
+    mean_given = ("--preprocess", mean, "--json")
+    (facts,) = json.loads(deepfish("models", caffemodel, *mean_given).out)
     assert facts["preprocess"]["mean"] == list(MEAN)
     assert facts["layers"] == {"7": "fc7", "8": "fc8"}
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 from deepfishing.cli.arguments.shared import (
-    MORE,
     Json,
     Names,
     StoreFolder,
@@ -44,13 +43,13 @@ class Choose:
     Example: deepfish curate choose store -n 100 --out first.csv
 
     Prints their paths, the most useful first; stopped early, those that it has. Fill in the column
-    labels of --out and pass the table as --labelled to choose the next ones.
+    labels of --out and pass the table as --labels to choose the next ones.
     """
 
     store: StoreFolder
     n: Annotated[int, "How many photos to choose."] = 100
     features: Features = None
-    labelled: Annotated[
+    labels: Annotated[
         str | None,
         "Photos that are labelled already: a .csv with the columns path and label, a text file "
         "with a path per line, or the word store for its own labels.",
@@ -78,8 +77,6 @@ class Labels:
     ] = None
     n: Annotated[int, "How many labels to show at most."] = 50
     features: Features = None
-    split: Annotated[str, "Split of a VOC tree.", MORE] = "trainval"
-    seed: Annotated[int, "Seed of the folds.", MORE] = 0
     sheet: Sheet = None
     out: Out = None
     as_json: Json = False
@@ -100,7 +97,6 @@ class Twins:
     against: Annotated[
         Path | None, "Another store: find photos of STORE that it has, too."
     ] = None
-    features: Features = None
     kinds: Annotated[
         str,
         "Kinds of copies to list, comma-separated: identical file, identical pixels, re-encoded or "
@@ -129,7 +125,6 @@ class Bursts:
     """
 
     store: StoreFolder
-    features: Features = None
     as_json: Json = False
 
 
@@ -150,11 +145,6 @@ class Odd:
         "gradnorm.",
     ] = "knn"
     features: Features = None
-    k: Annotated[
-        int | None,
-        "Of knn, which neighbour's distance counts; more than there are odd ones of a kind. "
-        "[default: a twentieth of the photos, 10 to 50]",
-    ] = None
     sheet: Sheet = None
     out: Out = None
     as_json: Json = False
@@ -167,16 +157,15 @@ class Map:
     Example: deepfish curate map store --out map.html
 
     A group is named by what the network sees there more often than elsewhere. The page is one file
-    without scripts.
+    without scripts. A table has the place and the group of each photo.
     """
 
     store: StoreFolder
-    out: Annotated[Path, "The page to write."] = Path("map.html")
+    out: Annotated[Path, "The page to write, .html, or a table, .csv or .json."] = Path(
+        "map.html"
+    )
     clusters: Annotated[
         int | None, "How many groups. [default: by the photos, at most 24]"
     ] = None
     features: Features = None
-    points: Annotated[
-        Path | None, "Also write place and group of each photo, .csv or .json."
-    ] = None
     as_json: Json = False

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from deepfishing.cli.arguments.shared import (
     MORE,
     NETWORK,
+    PYTHON_ONLY,
     WORK,
     Fields,
     KeptPrecision,
@@ -35,7 +36,9 @@ class Extract:
         "s3://bucket/photos.",
     ]
     store: Annotated[Path, "Folder for the features; made if absent."]
-    options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)]
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, without=PYTHON_ONLY, records=OPTIONS)
+    ]
     features: Annotated[str, "Names or recipes: x7,dW7 or dW:layer4.1.conv2@64x64."] = (
         "all"
     )

@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from deepfishing.cli.arguments.shared import (
-    MORE,
     Json,
     OptionalArgument,
     StoreFolder,
 )
-from deepfishing.networks.prompts import PROMPT
 
 ORIGIN = "deepfish label"
 SUGGESTED = ("path", "label", "probability")  # columns of suggested labels
@@ -35,16 +33,16 @@ class Label:
         Path | None,
         OptionalArgument("A .csv with the columns path and label or labels."),
     ] = None
-    export: Annotated[
-        Path | None, "Write the current labels into this .csv or .json."
-    ] = None
     classes: Annotated[
         Path | None,
         "Names of classes, a line each: suggest one for each photo without a label, by words. "
-        "The table goes to --out, to be looked through and given back.",
+        "The table goes to --out, to be looked through and given back. A line with {} is the text "
+        "for a class.",
     ] = None
-    prompt: Annotated[str, "Text for a class, with {} for its name.", MORE] = PROMPT
-    out: Annotated[Path | None, "The .csv of --classes."] = None
+    out: Annotated[
+        Path | None,
+        "Write the current labels into this .csv or .json, or those that --classes suggests.",
+    ] = None
     rename: Annotated[
         tuple[str, str] | None, "Rename a class, or merge it into another: OLD NEW."
     ] = None

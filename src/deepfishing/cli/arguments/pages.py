@@ -40,9 +40,6 @@ class Studio:
     host: Annotated[
         str, "Address; others than this machine's own need a token.", MORE
     ] = "127.0.0.1"
-    features: Annotated[str, "Names or recipes, as for `deepfish extract`.", MORE] = (
-        "all"
-    )
     no_open: Annotated[bool, "Do not open the browser, only print the address."] = False
 
 
@@ -50,7 +47,7 @@ class Studio:
 class Serve:
     """Look at a store in the browser: search it by a click or by a photo, and see why.
 
-    Example: deepfish serve store --open
+    Example: deepfish serve store
 
     The page compares features and gradients side by side. It needs no internet, and only this
     machine can open it. The network that looks at photos is loaded meanwhile; the page says when it
@@ -68,11 +65,10 @@ class Serve:
     model: Annotated[
         Path | None, "Folder of `deepfish train`; shows its predictions."
     ] = None
-    forward: Annotated[
-        str | None, "Forward feature to start with. [default: x7]", MORE
-    ] = None
-    gradient: Annotated[
-        str | None, "Gradient to start with. [default: as in search]", MORE
+    features: Annotated[
+        str | None,
+        "Recipes to start with, comma-separated: one without and one with a gradient, such as "
+        "pow(x7,0.5),dW8+x7. [default: x7, and as in search]",
+        MORE,
     ] = None
     weights: MovedWeights = None
-    open_: Annotated[bool, "Open the page in the browser."] = False

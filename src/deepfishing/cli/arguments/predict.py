@@ -7,13 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from deepfishing.cli.arguments.shared import (
-    WORK,
-    Fields,
     ModelFolder,
     MovedWeights,
-    Strict,
 )
-from deepfishing.extraction.options import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +39,6 @@ class Predict:
         Path | None, "Also write a table, .csv or .json, into this file."
     ] = None
     weights: MovedWeights = None
-    resources: Annotated[Resources, Fields(WORK, only=("batch_size", "device"))]
-    strict: Strict = False
     as_json: Annotated[bool, "Print one JSON object per image, with all classes."] = (
         False
     )

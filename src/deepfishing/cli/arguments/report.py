@@ -29,7 +29,3 @@ class Report:
         str,
         "html: the whole page, report.html. markdown, latex: its tables, report.md or report.tex.",
     ] = "html"
-    images: Annotated[
-        Path | None, "Where the test images are, if they have moved; for html."
-    ] = None
-    features: Annotated[str | None, "Only these gradients; of several folders."] = None

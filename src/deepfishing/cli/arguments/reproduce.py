@@ -9,19 +9,16 @@ from typing import Annotated, Any
 from deepfishing.cli.arguments.shared import (
     NETWORK,
     PROTOCOL,
+    PYTHON_ONLY,
     WORK,
     Fields,
-    Strict,
 )
 from deepfishing.evaluation.record import PROTOCOLS
 from deepfishing.extraction.options import (
     OPTIONS,
     Resources,
 )
-from deepfishing.images.dataset import (
-    DATASETS,
-    DIFFICULT,
-)
+from deepfishing.images.dataset import DATASETS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +38,9 @@ class Reproduce:
         "Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` got. "
         "groceries brings its own.",
     ] = None
-    options: Annotated[dict[str, Any], Fields(NETWORK, records=OPTIONS)]
+    options: Annotated[
+        dict[str, Any], Fields(NETWORK, without=PYTHON_ONLY, records=OPTIONS)
+    ]
     features: Annotated[
         str | None,
         "Comma-separated names; by default `all` rows of the paper's Table 1 and `forward`, "
@@ -52,14 +51,6 @@ class Reproduce:
         f"What is measured, comma-separated: {', '.join(PROTOCOLS)}; by default table, for "
         "groceries table,low-shot.",
     ] = None
-    largest: Annotated[
-        int | None,
-        "Training images to time approximation on, at most 50,000.",
-        PROTOCOL,
-    ] = None
-    difficult: Annotated[
-        str, "Difficult labels in training: ignore or negative.", PROTOCOL
-    ] = DIFFICULT[0]
     train: Annotated[str | None, "Split to train on.", PROTOCOL] = None
     test: Annotated[str | None, "Split to test on.", PROTOCOL] = None
     seed: Annotated[
@@ -68,6 +59,5 @@ class Reproduce:
     out: Annotated[
         Path | None, "Folder for results; results/DATASET-NETWORK by default."
     ] = None
-    resources: Annotated[Resources, Fields(WORK, without=("memory",))]
-    strict: Strict = False
+    resources: Annotated[Resources, Fields(WORK, only=("device",))]
     as_json: Annotated[bool, "Print the rows as JSON lines, nothing else."] = False

@@ -8,22 +8,19 @@ from typing import Annotated
 
 from deepfishing.cli.arguments.shared import (
     MORE,
-    WORK,
-    Fields,
     Json,
     MovedWeights,
     Names,
     OptionalArgument,
     StoreFolder,
 )
-from deepfishing.extraction.options import Resources
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """Find the images of a store that are like others or fit words, and say why.
 
-    Example: deepfish search store holiday.jpg -k 5 --by dW8
+    Example: deepfish search store holiday.jpg -n 5 --features dW8
 
     A QUERY with a slash or the suffix of an image is always a file. Other words are read by the
     text tower of CLIP, SigLIP and the like, if the store was made with one of them.
@@ -42,8 +39,8 @@ class Search:
             "with a network that reads texts, words such as 'a red bicycle'."
         ),
     ] = None
-    k: Annotated[int, "How many images to find."] = 10
-    by: Annotated[
+    n: Annotated[int, "How many images to find."] = 10
+    features: Annotated[
         str | None, "A recipe, such as dW8 or pow(dW8,0.5)+x7. [default: by the store]"
     ] = None
     like: Annotated[
@@ -66,9 +63,5 @@ class Search:
     sheet: Annotated[
         Path | None, "Also draw query and hits into this .png or .jpg."
     ] = None
-    class_names: Annotated[
-        Path | None, "Names of the network's classes, a line each.", MORE
-    ] = None
     weights: MovedWeights = None
-    resources: Annotated[Resources, Fields(WORK, only=("device",))]
     as_json: Json = False

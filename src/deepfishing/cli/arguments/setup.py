@@ -14,7 +14,7 @@ from deepfishing.cli.arguments.shared import (
 from deepfishing.extraction.options import OPTIONS
 from deepfishing.fetch.place import CATALOGUE
 
-FILE_OPTIONS = ("prototxt", "mean", "preprocess", "embedding")
+FILE_OPTIONS = ("preprocess", "embedding")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,6 @@ class Fetch:
     """
 
     names: Annotated[tuple[str, ...], f"Some of: {', '.join(CATALOGUE)}."]
-    timeout: Annotated[float, "Seconds after which a silent server is asked again."] = (
-        30.0
-    )
-    as_json: Annotated[bool, "Print one JSON object per name, nothing else."] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,5 +61,3 @@ class Doctor:
 
     The exit code is 1 only if something that all commands need does not work.
     """
-
-    as_json: Json = False

@@ -18,6 +18,10 @@ PANELS = PROTOCOL, NETWORK, WORK, MORE = (
 )
 
 
+# fields of the records that are no options, since few need them
+PYTHON_ONLY = ("dtype",)
+
+
 @dataclass(frozen=True)
 class OptionalArgument:
     """Help of an argument that may be left out."""

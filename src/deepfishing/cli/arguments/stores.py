@@ -48,7 +48,6 @@ class Compress:
     store: StoreFolder
     out: Annotated[Path, "Folder for the copy; made if absent."]
     precision: Precision = "int8"
-    as_json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +65,6 @@ class Export:
     features: Annotated[
         str | None, "Comma-separated names, such as x7,dW8. [default: all]"
     ] = None
-    overwrite: Annotated[bool, "Replace the file if it exists."] = False
-    as_json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +85,6 @@ class Import:
     store: Annotated[Path, "Folder for the vectors; made if absent."]
     column: Annotated[
         str | None, "The column of the vectors, if there are several."
-    ] = None
-    network: Annotated[
-        str | None, "What made them, to be read. [default: the file's name]"
     ] = None
     paths: Annotated[
         Path | None,

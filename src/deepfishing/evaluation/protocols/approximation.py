@@ -43,7 +43,7 @@ SHARE = 1 / 3
 
 SIZES = (1024, 2048, 4096, 8192)
 IMAGES = (1000, 2000, 4000, 8000, 16_000, 30_000, 50_000)
-LARGEST = IMAGES[-1]
+LARGEST = 4000  # by default; up to the last of IMAGES takes minutes
 # timed against the number of images: every kind at one size, and where speed or mAP is best
 TIMED = (
     *((kind, 2048) for kind in KINDS),

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from deepfishing.core.features import split_names
 from deepfishing.core.recipes import AUTO, parse_recipe
 from deepfishing.core.recipes.recipe import AUTO_FORWARD
 from deepfishing.core.statistics import Difference, mean_interval
@@ -201,19 +200,13 @@ def _panel(feature: str, place: Place, series: Sequence[Series]) -> Panel:
     return Panel(protocol, feature, x_axis, (chart,))
 
 
-def write_overview(
-    folders: Sequence[Path], page: Path, features: str | None = None
-) -> Path:
-    """Write the page, or the tables if its name ends in `.md`; of these features only, if given."""
-    wanted = None if features is None else split_names(features)
-    parts = [
-        part for part in overview(folders) if wanted is None or part.feature in wanted
-    ]
+def write_overview(folders: Sequence[Path], page: Path) -> Path:
+    """Write the page, or the tables if its name ends in `.md`."""
+    parts = list(overview(folders))
     if not parts:
         raise StoreError(
-            f"results must have {features or 'a gradient'} and a forward feature to compare it "
-            f"with, got none in {', '.join(map(str, folders))}; run `deepfish reproduce` with "
-            f"--features '{features or 'all'}'"
+            "results must have a gradient and a forward feature to compare it with, got none in "
+            f"{', '.join(map(str, folders))}; run `deepfish reproduce` with --features all"
         )
     if page.suffix == ".md":
         return save_report(page, "\n".join(map(markdown, sheets(parts))))

@@ -416,6 +416,11 @@ def given_mean(mean: str | Path) -> tuple[float, float, float]:
     return pixel[0], pixel[1], pixel[2]
 
 
+def is_mean(mean: str | Path) -> bool:
+    """Whether a user gave a mean image or its numbers, no other preprocessing."""
+    return is_mean_pixel(mean) or str(mean).endswith(".binaryproto")
+
+
 def is_mean_pixel(mean: str | Path) -> bool:
     """Whether a user gave numbers, not the name of a file."""
     try:

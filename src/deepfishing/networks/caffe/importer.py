@@ -126,7 +126,7 @@ def load_caffe(
         if unread:
             warnings.warn(
                 f"{path.name} was trained with the mean file {unread!r}, which was not given; "
-                f"{notes[0]}; pass --mean FILE or --mean BLUE,GREEN,RED",
+                f"{notes[0]}; pass --preprocess FILE or --preprocess BLUE,GREEN,RED",
                 stacklevel=2,
             )
     names = _module_names(graph)
@@ -393,7 +393,11 @@ def _mean(
             )
         if pixel:
             return pixel, f"mean_value of {message.where}", unread
-    return CAFFE.mean, "ImageNet's, since neither --mean nor the files give one", unread
+    return (
+        CAFFE.mean,
+        "ImageNet's, since neither --preprocess nor the files give one",
+        unread,
+    )
 
 
 def _preprocess(data: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
