@@ -217,7 +217,7 @@ def _reproduce(data: Path, folder: Path) -> None:
             "--features",
             "x7,dW8",
         ),
-        *(*FLAT, "--json"),
+        *("--weights", "random", "--json"),
     )
 
 

@@ -161,7 +161,7 @@ def test_links_that_lead_nowhere_or_in_a_circle_are_left_out(
     assert deepfish("extract", f"{pictures}/**/*.png", "p", *flat).code == 0
 
 
-def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, pictures):
+def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, flat, pictures):
     (pictures / "z").symlink_to(".")
     (pictures / "y").symlink_to("..")
     arguments = (
@@ -171,7 +171,7 @@ def test_a_class_that_links_to_its_own_folder_is_no_class(deepfish, pictures):
         pictures,
         "--features",
         "x7",
-        *("--weights", "random"),
+        *flat[:2],
     )
     ran = deepfish(*arguments, "--out", "out", "--json")
     assert ran.code == 0, ran.err

@@ -111,7 +111,7 @@ def test_markdown_has_a_line_per_data_set(folders, deepfish):
     ran = deepfish("report", "r", "--format", "markdown")
     assert ran.out.strip() == "r/gains.md"
     text = (folders[0].parent / "gains.md").read_text(encoding="utf-8")
-    assert "| data set, network | best forward | dW7 |" in text
+    assert "| data set, network | best forward |" in text
     assert " to " in next(ln for ln in text.splitlines() if ln.startswith("| voc2007"))
 
 
