@@ -75,6 +75,12 @@ def test_a_weight_file_is_found_again_by_path_and_checksum(name, photos, tmp_pat
         StoreError, match=r"was made with weights = sha256 .*leave --weights out"
     ):
         extract_to(store, [photos[1]], weights=weights, **options)
+    (tmp_path / "other.onnx").write_bytes(b"another network")
+    with pytest.raises(
+        StoreError,
+        match=r"made with network = .* got .*other.onnx; leave --network out",
+    ):
+        extract_to(store, [photos[1]], network=str(tmp_path / "other.onnx"), **options)
     assert extract_to(store, [photos[1]], weights=moved, **options).computed == 1
     kept = json.loads((store / "store.json").read_text())["settings"]["source"]
     assert kept["files"]["weights"]["path"] == str(moved)

@@ -360,6 +360,8 @@ def _agree_on_files(options: NetworkOptions, stored: NetworkRef) -> Source:
         expected = source.files.get(role, by_hash).sha256
         file = NetworkFile.of(path)
         if expected and file.sha256 != expected:
+            if role == WEIGHTS and options.get("weights") is None:
+                raise _contradiction("network", stored.name, path)
             raise _contradiction(role, f"sha256 {expected}", f"{path}, {file.sha256}")
         source = replace(source, kind=FILES, files={**source.files, role: file})
     return source
