@@ -64,7 +64,9 @@ def test_every_link_of_the_readme_leads_to_a_file():
 
 def test_make_demo_and_make_page_run_what_they_say():
     script = runpy.run_path(str(ROOT / "scripts" / "readme.py"))
-    assert {"make demo", "make test"} <= set(README.splitlines())
+    assert {"make demo", "make test"} <= {
+        line.split("#")[0].strip() for line in README.splitlines()
+    }
     steps = {
         target: subprocess.run(
             ["make", "--dry-run", target],
