@@ -7,6 +7,7 @@ from torch import nn
 from deepfishing.errors import MissingDependencyError, NetworkError, WeightsError
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks import library_models, zoo
+from deepfishing.networks.libraries import connection
 from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.load import load_network
@@ -55,6 +56,7 @@ def test_unknown_models_and_unreachable_weights_are_one_line(monkeypatch):
         raise OSError("cannot connect")
 
     monkeypatch.setattr(timm, "create_model", offline)
+    monkeypatch.setattr(connection, "_is_reachable", lambda address: True)
     with pytest.raises(WeightsError, match=r"cannot connect.*--weights FILE"):
         load_network("timm:resnet18")
 

@@ -291,7 +291,7 @@ def test_of_two_heads_the_classifier_is_the_one_that_makes_the_scores(
 def test_scores_that_several_layers_make_are_told():
     network = wrap(Heads(lambda a, b: (a + b) / 2), preprocess=SMALL)
     assert network.layers == {7: "fc", 8: "b"}
-    assert network.notes == ("the scores are made of a and b; layer 8 is the last one",)
+    assert network.notes == ("the scores are made of a and b; layer 8 is b",)
     assert wrap(Heads(lambda a, b: b), preprocess=SMALL).notes == ()
 
 

@@ -54,22 +54,30 @@ class Found:
 
 
 def find_layers(
-    module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
+    module: nn.Module,
+    preprocess: Preprocess,
+    pick: Callable[[Any], Tensor],
+    is_scores: bool = False,
 ) -> Found:
-    """Find the classifier and the fully connected layers right below it."""
+    """Find the classifier and the fully connected layers right below it.
+
+    If the output is known to be class scores, others may be added to those of the classifier, such
+    as the largest over all patches.
+    """
     runs, scores = _run_blank(module, preprocess, pick)
     makers = _made_of(scores, runs)
     _check_scores(scores, makers)
-    if not makers or not _is_classifier(makers[-1], scores):
+    tops = [run for run in makers if _is_classifier(run, scores)]
+    if not tops or not (is_scores or tops[-1] is makers[-1]):
         return Found({}, no_scores="no fully connected layer makes it")
-    top = makers[-1]
+    top = tops[-1]
     if (step := _step_behind(scores, top)) is not None:
         return Found({}, no_scores=f"its layer {top.path} is followed by a {step}")
     layers = _chain(top, runs)
     names = list(dict.fromkeys(run.path for run in makers))
     if len(names) < 2:
         return Found(layers)
-    note = f"the scores are made of {' and '.join(names)}; layer {TOP} is the last one"
+    note = f"the scores are made of {' and '.join(names)}; layer {TOP} is {top.path}"
     return Found(layers, (note,))
 
 

@@ -7,6 +7,7 @@ of classes, no classifier, or other names for its tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from torch import Tensor, nn
 
 from deepfishing.errors import WeightsError, reraise_as
 from deepfishing.networks.discover import find_layers
+from deepfishing.networks.known_files import KNOWN_FILES
 from deepfishing.networks.libraries import (
     open_clip_models,
     timm_models,
     torchvision_models,
     transformers_models,
 )
+from deepfishing.networks.libraries.connection import hub_or_cache
 from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.network import Network, make_network, torch_target
 from deepfishing.networks.outputs import Pick
@@ -62,24 +65,38 @@ def load_library_model(
     tensors: Tensors = {}
     if weights is not None and weights != RANDOM:
         tensors = read_weights(weights)
+    source = source_of(weights)
     made = "be made with its published weights" if is_published else "be made"
     do = "; give --weights FILE, or --weights random"
     # without a connection, or whatever the library's code raises
     with (
         reraise_as(WeightsError, f"{name} cannot {made}", do),
+        hub_or_cache() if _needs_hub(library, model, is_published) else nullcontext(),
         torch.random.fork_rng(devices=()),  # what the caller draws stays as it is
     ):
         torch.manual_seed(0)
+        model, note = _model_of_file(library, model, source)
         fitted = _fit(library, model, is_published, tensors)
     if tensors:
         load_into(fitted.module, fitted.tensors, f"{weights} for {name}")
     module = fitted.module.eval().to(target, torch_dtype)
     facts = fitted.facts
     network = make_network(module, facts, name=name)
-    source = replace(
-        source_of(weights), classes=facts.classes, reads_texts=facts.reads_texts
-    )
-    return replace(network, notes=(*network.notes, *fitted.notes), source=source)
+    source = replace(source, classes=facts.classes, reads_texts=facts.reads_texts)
+    notes = [*network.notes]
+    if tensors:
+        known = KNOWN_FILES.get(source.files[WEIGHTS].sha256)
+        notes += [f"{known.title}, by its checksum"] if known else []
+        notes += [note or _pixels_note(library, model, fitted), *fitted.notes]
+    return replace(network, notes=tuple(filter(None, notes)), source=source)
+
+
+def _needs_hub(library: str, model: str, is_published: bool) -> bool:
+    """Whether a model's files are those of the hub, or of its cache."""
+    if library == "torchvision" or Path(model).is_dir():
+        return False
+    # the others have configurations there, too
+    return is_published or library != "timm"
 
 
 def source_of(weights: str | Path | None, file: NetworkFile | None = None) -> Source:
@@ -89,6 +106,34 @@ def source_of(weights: str | Path | None, file: NetworkFile | None = None) -> So
     if weights == RANDOM:
         return Source(kind=RANDOM)
     return Source(kind=FILES, files={WEIGHTS: file or NetworkFile.of(weights)})
+
+
+def _model_of_file(library: str, model: str, source: Source) -> tuple[str, str]:
+    """Return a model with the name of the published weights that a file has, and a note."""
+    file = source.files.get(WEIGHTS)
+    if library != "torchvision" or file is None:
+        return model, ""
+    tagged = torchvision_models.find_tag(model, file.sha256)
+    if not tagged:
+        return model, ""
+    return tagged, f"the weights of torchvision:{tagged}, by their checksum"
+
+
+def _pixels_note(library: str, model: str, fitted: _Fitted) -> str:
+    """Say how a file's weights are assumed to want their pixels, if their name does not say."""
+    if library == "torchvision" and "/" not in model:
+        tag, form = torchvision_models.default_tag(model), f"torchvision:{model}/TAG"
+    elif library == "timm" and "." not in model:
+        tag, form = timm_models.default_tag(fitted.module), f"timm:{model}.TAG"
+    else:
+        return ""
+    pixels = fitted.facts.preprocess
+    if pixels is None or not tag:
+        return ""
+    return (
+        f"pixels as those of the published weights {tag}: short side {pixels.short_side}, centre "
+        f"{pixels.size}; {form} takes those of others"
+    )
 
 
 @dataclass(frozen=True)
@@ -163,6 +208,9 @@ def _load_torchvision(model: str, is_published: bool, classes: int | None) -> Lo
 
 
 def _load_transformers(model: str, is_published: bool, classes: int | None) -> Loaded:
+    if transformers_models.is_of_timm(model):
+        source = model if Path(model).is_dir() else f"hf-hub:{model}"
+        return _load_timm(source, is_published, classes)
     module = transformers_models.load(model, is_published)
     return module, transformers_models.describe(module)
 

@@ -415,7 +415,7 @@ def _find_output(
             why = f"{kind}, which has no class scores"
             return _embedding(module, pixels, facts, part, meaning.tokens, why)
     pick = Pick(part)
-    found = find_layers(module, pixels, pick)
+    found = find_layers(module, pixels, pick, is_scores=facts.embeds is False)
     if found.layers or head is not None:
         return _Output(pick, head or "softmax", found.layers, found.notes)
     why = f"the output, since {found.no_scores}"

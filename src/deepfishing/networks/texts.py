@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch import nn
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.errors import NetworkError, StoreError, WeightsError, reraise_as
 from deepfishing.networks.libraries import open_clip_models, transformers_models
+from deepfishing.networks.libraries.connection import hub_or_cache
 from deepfishing.networks.libraries.facts import EncodeTexts
 from deepfishing.networks.network import weights_hash
 from deepfishing.networks.reference import RANDOM, NetworkRef
@@ -72,10 +75,11 @@ def load_text_tower(reference: NetworkRef) -> TextTower:
             WeightsError, f"the text tower of {reference.name} cannot be loaded"
         ),
         torch.random.fork_rng(devices=()),
+        nullcontext() if Path(model).is_dir() else hub_or_cache(),
     ):
         torch.manual_seed(0)  # as for the image tower, see `load_network`
         both = package.load_both(model, published).eval()
-    encoder = package.text_encoder(both, model)
+        encoder = package.text_encoder(both, model)
     if encoder is None:
         raise no_text_tower(reference.name)
     tower = package.image_tower(both)

@@ -181,8 +181,8 @@ _RECORDS = (
 )
 # by what a name begins with: the library whose model it is, and how its models are named
 LIBRARIES: Mapping[str, str] = {
-    "timm": "timm:NAME",
-    "torchvision": "torchvision:NAME",
+    "timm": "timm:NAME or timm:FOLDER",
+    "torchvision": "torchvision:NAME or torchvision:NAME/TAG",
     "hf": "hf:ORG/NAME or hf:FOLDER",
     "open_clip": "open_clip:NAME/TAG or open_clip:FOLDER",
 }

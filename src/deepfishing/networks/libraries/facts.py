@@ -20,8 +20,8 @@ class ModelFacts:
     ----------
     preprocess : Preprocess or None
         None where the library does not say.
-    part : str or None
-        Name of the part of the output that is taken; None takes all of it.
+    part : str, int or None
+        Name or number of the part of the output that is taken; None takes all of it.
     embeds : bool or None
         Whether the output is an embedding; None where that has to be found out.
     tokens : str
@@ -39,7 +39,7 @@ class ModelFacts:
     """
 
     preprocess: Preprocess | None = None
-    part: str | None = None
+    part: str | int | None = None
     embeds: bool | None = None
     tokens: str = ""
     prefix_tokens: int = 0

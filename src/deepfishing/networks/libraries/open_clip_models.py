@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from deepfishing.errors import NetworkError, WeightsError, did_you_mean, one_line
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.libraries.connection import reason_of, without_log
 from deepfishing.networks.libraries.facts import EncodeTexts, ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
@@ -42,18 +43,21 @@ def load_both(model: str, pretrained: bool) -> nn.Module:
             f"{', '.join(tags)}"
         )
     try:
-        module: nn.Module = open_clip.create_model(
-            name,
-            pretrained=tag if pretrained else None,
-            load_weights=pretrained,
-            pretrained_text=False,
-            weights_only=True,
-        )
+        with without_log():
+            module: nn.Module = open_clip.create_model(
+                name,
+                pretrained=tag if pretrained else None,
+                load_weights=pretrained,
+                pretrained_text=False,
+                weights_only=True,
+            )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        published = open_clip.get_pretrained_cfg(name, tag).get("hf_hub", "")
+        where = f" of huggingface.co/{published.strip('/')}" if published else ""
         raise WeightsError(
-            f"open_clip:{model} cannot be loaded ({one_line(error)[:200]}); connect once to fill "
-            "the cache, or put open_clip_config.json and open_clip_model.safetensors into a folder "
-            "and give open_clip:FOLDER"
+            f"open_clip:{model} cannot be loaded ({reason_of(error)}); connect once to fill the "
+            f"cache, or put open_clip_config.json and open_clip_model.safetensors{where} into a "
+            "folder and give open_clip:FOLDER"
         ) from None
     return module
 
@@ -113,6 +117,8 @@ def describe(module: nn.Module) -> ModelFacts:
     return ModelFacts(
         preprocess=_preprocess(settings, type(module).__name__) if settings else None,
         embeds=True,
+        # with CoCa's tokens of the picture behind it
+        part=0 if getattr(module, "output_tokens", False) else None,
         reads_texts=True,
         prefix_tokens=int(has_token),
         embedding="the image projection, which is compared with texts",

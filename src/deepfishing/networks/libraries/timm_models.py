@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from deepfishing.errors import NetworkError, did_you_mean
+from deepfishing.errors import NetworkError, WeightsError, did_you_mean
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.libraries.connection import reason_of
 from deepfishing.networks.libraries.facts import ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
@@ -18,7 +20,7 @@ from deepfishing.networks.libraries.pixels import check_pixels
 # by timm's crop_mode
 FITS = {"center": "short", "squash": "squash", "border": "border"}
 IMAGENET_CLASSES = 1000
-
+FOLDER = "local-dir:"  # before the path of a folder
 
 # names of torch.hub, as papers and code of others have them: those of timm
 TORCH_HUB = {
@@ -28,19 +30,36 @@ TORCH_HUB = {
 }
 
 
+def source_name(model: str) -> str:
+    """What timm calls a model: a folder, or a name, that of torch.hub in its own words."""
+    if Path(model).is_dir():
+        return f"{FOLDER}{model}"
+    return TORCH_HUB.get(model, model)
+
+
 def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Module:
     """Make a model by its name, with published or random weights."""
     timm = import_package("timm")
-    model = TORCH_HUB.get(model, model)
+    model = source_name(model)
     architecture = model.partition(".")[0]  # a dot and the name of weights may follow
-    if not model.startswith("hf") and not timm.is_model(architecture):
+    is_elsewhere = model.startswith(("hf-hub:", "hf_hub:", FOLDER))
+    if not is_elsewhere and not timm.is_model(architecture):
         known = timm.list_models()
         raise NetworkError(
             f"timm must know the model, got {model!r}{did_you_mean(model, known)}; it has "
             f"{len(known)} models, see its documentation"
         )
     options = {} if num_classes is None else {"num_classes": num_classes}
-    module: nn.Module = timm.create_model(model, pretrained=pretrained, **options)
+    try:
+        module: nn.Module = timm.create_model(model, pretrained=pretrained, **options)
+    except OSError as error:
+        published = timm.get_pretrained_cfg(model, allow_unregistered=True)
+        where = getattr(published, "hf_hub_id", "")
+        file = f"model.safetensors of huggingface.co/{where}" if where else "its file"
+        raise WeightsError(
+            f"timm:{model} cannot be made with its published weights ({reason_of(error)}); connect "
+            f"once to fill the cache, or get {file} elsewhere and give --weights FILE"
+        ) from None
     return module
 
 
@@ -81,6 +100,12 @@ def describe(module: nn.Module) -> ModelFacts:
     )
 
 
+def default_tag(module: nn.Module) -> str:
+    """Return the name of the published weights whose pixels a model takes."""
+    config: Any = getattr(module, "pretrained_cfg", None) or {}
+    return str(config.get("tag") or "")
+
+
 def _preprocess(settings: Mapping[str, Any], name: str) -> Preprocess:
     """Timm's evaluation transform as a `Preprocess`, compared with it."""
     high, wide = settings["input_size"][-2:]
@@ -111,6 +136,8 @@ def _preprocess(settings: Mapping[str, Any], name: str) -> Preprocess:
 def _embedding(module: nn.Module) -> str:
     """What the output of a model without a classifier is."""
     pooled = str(getattr(module, "global_pool", "") or "")
+    if pooled == "token" and hasattr(module, "head_dist"):
+        return "the mean of class and distillation token, which timm's own heads would take"
     if pooled == "token":
         return "the class token after the last norm, which timm's own head would take"
     if pooled == "map":

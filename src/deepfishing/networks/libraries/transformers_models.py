@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,20 @@ from torch import Tensor, nn
 
 from deepfishing.errors import NetworkError, WeightsError, one_line
 from deepfishing.images.preprocess import Preprocess
+from deepfishing.networks.discover import run_blank
+from deepfishing.networks.libraries.connection import reason_of
 from deepfishing.networks.libraries.facts import EncodeTexts, ModelFacts
 from deepfishing.networks.libraries.packages import import_package
 from deepfishing.networks.libraries.pixels import check_pixels
 
-CLASSIFIER = "ForImageClassification"  # how the names of classes with a classifier end
+CLASSIFIER = "ForImageClassification"  # in the names of classes with a classifier
+PROJECTION = "WithProjection"  # how the names of image towers with a projection end
+TIMM = "timm_wrapper"  # the type of a model of timm in a folder of transformers
+UNUSED = ("pooler.dense.",)  # of a pooler that is left out of x7
 # pixels; smaller images are cropped, as its processor does
 CONVNEXT_SQUASHES_FROM = 384
+
+Three = tuple[float, float, float]
 
 
 def load(model: str, pretrained: bool, num_classes: int | None = None) -> nn.Module:
@@ -33,21 +41,60 @@ def load_both(model: str, pretrained: bool) -> nn.Module:
     """Load a model with all its towers."""
     transformers = import_package("transformers")
     transformers.utils.logging.disable_progress_bar()  # we have our own
+    transformers.utils.logging.set_verbosity_error()  # missing weights are refused below
+    missing: Collection[str] = ()
     try:
-        config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
-        names = getattr(config, "architectures", None) or [""]
-        is_classifier = str(names[0]).endswith(CLASSIFIER)
-        kind = "AutoModelForImageClassification" if is_classifier else "AutoModel"
-        factory = getattr(transformers, kind)
+        config = read_config(model)
+        factory = _factory(config)
         if pretrained:
-            module: nn.Module = factory.from_pretrained(model, trust_remote_code=False)
+            module, report = factory.from_pretrained(
+                model, config=config, trust_remote_code=False, output_loading_info=True
+            )
+            missing = report["missing_keys"]
         else:
-            module = factory.from_config(config, trust_remote_code=False)
+            make = getattr(factory, "from_config", None) or factory._from_config
+            module = make(config)
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise WeightsError(_advice(model, error)) from None
+    lacking = sorted(name for name in missing if not name.startswith(UNUSED))
+    if lacking:
+        raise WeightsError(
+            f"hf:{model} must have all weights of {type(module).__name__}, but lacks "
+            f"{len(lacking)} of them, such as {lacking[0]}; get its files again"
+        )
     settings: Any = module.config
     settings.name_or_path = model  # where its processor is
-    return module
+    made: nn.Module = module
+    return made
+
+
+def read_config(model: str) -> Any:
+    """Read the configuration of a model by its hub name or from a folder."""
+    transformers = import_package("transformers")
+    config = transformers.AutoConfig.from_pretrained(model, trust_remote_code=False)
+    if hasattr(config, "mask_ratio"):
+        config.mask_ratio = 0.0  # a masked autoencoder would hide patches at random
+    return config
+
+
+def is_of_timm(model: str) -> bool:
+    """Whether a model is one of timm, whose publisher put it where transformers finds it."""
+    try:
+        return bool(read_config(model).model_type == TIMM)
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError):
+        return False  # `load_both` explains it
+
+
+def _factory(config: Any) -> Any:
+    """Return the class that makes a model: the one that its publisher names, where it matters."""
+    transformers = import_package("transformers")
+    name = str((getattr(config, "architectures", None) or [""])[0])
+    is_special = CLASSIFIER in name or name.endswith(PROJECTION)
+    if is_special and hasattr(transformers, name):
+        return getattr(transformers, name)
+    if CLASSIFIER in name:
+        return transformers.AutoModelForImageClassification
+    return transformers.AutoModel
 
 
 def _advice(model: str, error: Exception) -> str:
@@ -62,7 +109,7 @@ def _advice(model: str, error: Exception) -> str:
         if lacking:
             return f"hf:{model} must hold {files}, but lacks {' and '.join(lacking)}; put it there"
     return (
-        f"hf:{model} cannot be loaded ({one_line(error)[:200]}); check the name, connect once to "
+        f"hf:{model} cannot be loaded ({reason_of(error)}); check the name, connect once to "
         f"fill the cache, or put {files} into a folder and give hf:FOLDER"
     )
 
@@ -143,42 +190,65 @@ class ImageTower(nn.Module):
 def describe(module: nn.Module) -> ModelFacts:
     """Read preprocessing, classes and embedding from a model's configuration and folder."""
     config: Any = module.config
-    is_classifier = type(module).__name__.endswith(CLASSIFIER)
-    part, tokens, embedding = _scores() if is_classifier else _embedding(module)
+    is_classifier = CLASSIFIER in type(module).__name__
+    preprocess = _find_preprocess(str(getattr(config, "name_or_path", "") or ""))
+    output = _SCORES if is_classifier else _embedding(module, preprocess)
     return ModelFacts(
-        preprocess=_find_preprocess(str(getattr(config, "name_or_path", "") or "")),
-        part=part,
+        preprocess=preprocess,
+        part=output.part,
         embeds=not is_classifier,
-        tokens=tokens,
+        tokens=output.tokens,
         prefix_tokens=_prefix_tokens(module),
-        embedding=embedding,
+        embedding=output.about,
         classes=_class_names(config) if is_classifier else (),
         reads_texts=isinstance(module, ImageTower),
         config=config.to_json_string(),
     )
 
 
-def _scores() -> tuple[str | None, str, str]:
-    """Part of the output of a model with a classifier."""
-    return "logits", "", ""
+@dataclass(frozen=True)
+class _Output:
+    """Part of a model's output, which of its tokens are taken, and what that is."""
+
+    part: str | None
+    tokens: str = ""
+    about: str = ""
 
 
-def _embedding(module: nn.Module) -> tuple[str | None, str, str]:
-    """Part, tokens and description of the embedding of a model without a classifier."""
+_SCORES = _Output("logits")
+_CLASS_TOKEN = _Output(
+    "last_hidden_state",
+    "class",
+    "the class token after the last norm; the pooler has its own layer and is left out",
+)
+
+
+def _embedding(module: nn.Module, preprocess: Preprocess | None) -> _Output:
+    """Return what the embedding of a model without a classifier is."""
     if isinstance(module, ImageTower):
         projected = not isinstance(module.visual_projection, nn.Identity)
         what = "image projection" if projected else "pooled output of the image tower"
-        return None, "", f"the {what}, which is compared with texts"
-    if "image_embeds" in _output_names(module):
-        return "image_embeds", "", "image_embeds, the image projection"
+        return _Output(None, about=f"the {what}, which is compared with texts")
+    if type(module).__name__.endswith(PROJECTION):
+        return _Output("image_embeds", about="image_embeds, the image projection")
     if hasattr(getattr(module, "pooler", None), "dense"):
-        why = "the class token after the last norm; the pooler has its own layer and is left out"
-        return "last_hidden_state", "class", why
-    return "pooler_output", "", "pooler_output, which the network's own head would take"
+        return _CLASS_TOKEN
+    if preprocess is not None:
+        output = run_blank(module, preprocess)
+        if output.get("pooler_output") is None:
+            return _without_pooler(module, output.get("last_hidden_state"))
+    about = "pooler_output, which the network's own head would take"
+    return _Output("pooler_output", about=about)
 
 
-def _output_names(module: nn.Module) -> tuple[str, ...]:
-    return ("image_embeds",) if type(module).__name__.endswith("WithProjection") else ()
+def _without_pooler(module: nn.Module, state: Tensor | None) -> _Output:
+    """Return what the embedding is where only the last layer's output is given."""
+    part, why = "last_hidden_state", "since the model has no pooler"
+    if state is not None and state.ndim == 4:
+        return _Output(part, about=f"the mean of the feature map {part}, {why}")
+    if _prefix_tokens(module):
+        return _Output(part, "class", f"the class token of {part}, {why}")
+    return _Output(part, "patches", f"the mean of the patch tokens of {part}, {why}")
 
 
 def _prefix_tokens(module: nn.Module) -> int:
@@ -217,12 +287,19 @@ def _find_preprocess(folder: str) -> Preprocess | None:
 def read_processor(processor: Any) -> Preprocess:
     """Read an image processor of transformers into a `Preprocess`, and compare the pixels."""
     name = type(processor).__name__
+    if not getattr(processor, "size", None):
+        raise NetworkError(
+            f"{name} must resize images to one size, but it keeps theirs; take a model of a fixed "
+            "size, or give wrap(module, preprocess=Preprocess(...))"
+        )
     if not processor.do_resize or getattr(processor, "do_pad", False):
         raise NetworkError(
             f"{name} must resize images and not pad them, got do_resize {processor.do_resize}; "
             "give wrap(module, preprocess=Preprocess(...))"
         )
     size = dict(processor.size)
+    if name.startswith("Levit") and size.get("shortest_edge"):
+        size["shortest_edge"] = int(size["shortest_edge"] * 256 / 224)  # as it does
     crop = (
         dict(processor.crop_size or {})
         if getattr(processor, "do_center_crop", False)
@@ -231,14 +308,14 @@ def read_processor(processor: Any) -> Preprocess:
     fit, side, square = _geometry(
         size, crop, getattr(processor, "crop_pct", None), name
     )
-    scale = float(processor.rescale_factor) if processor.do_rescale else 1.0
-    normalises = bool(processor.do_normalize)
+    mean, std = _normalisation(processor)
     preprocess = Preprocess(
         size=square,
         short_side=side,
-        mean=_three(processor.image_mean) if normalises else (0.0, 0.0, 0.0),
-        std=_three(processor.image_std) if normalises else (1.0, 1.0, 1.0),
-        scale=scale,
+        mean=mean,
+        std=std,
+        scale=float(processor.rescale_factor) if processor.do_rescale else 1.0,
+        order="BGR" if getattr(processor, "do_flip_channel_order", False) else "RGB",
         resample=_resample(processor.resample),
         oversampling=0,
         fit=fit,
@@ -250,6 +327,22 @@ def read_processor(processor: Any) -> Preprocess:
 
     check_pixels(preprocess, reference, name)
     return preprocess
+
+
+def _normalisation(processor: Any) -> tuple[Three, Three]:
+    """Return mean and deviation, in the order of the channels that the network takes."""
+    mean, std = np.zeros(3), np.ones(3)
+    if processor.do_normalize:
+        mean, std = (
+            np.array(_three(processor.image_mean)),
+            np.array(_three(processor.image_std)),
+        )
+    # two settings of EfficientNet: values from -1, and a second division
+    if getattr(processor, "rescale_offset", False):
+        mean = mean + 1
+    if getattr(processor, "include_top", False):
+        std = std * np.array(_three(processor.image_std))
+    return _three(mean), _three(std)
 
 
 def _geometry(
@@ -283,7 +376,7 @@ def _resample(number: Any) -> str:
     return Image.Resampling(int(number)).name.lower()
 
 
-def _three(values: Any) -> tuple[float, float, float]:
+def _three(values: Any) -> Three:
     if isinstance(values, int | float):
         return (float(values),) * 3
     red, green, blue = (float(value) for value in values)
