@@ -81,7 +81,7 @@ def test_an_unknown_network_lists_the_known_ones_and_the_nearest():
         ("resnet50", "written timm:resnet50, torchvision:resnet50 or hf:ORG/resnet50"),
         (
             "tim:resnet50",
-            "'tim' is not a library: write timm:NAME, torchvision:NAME, hf:ORG/NAME",
+            "'tim' is not a library: write timm:NAME or timm:FOLDER, torchvision:NAME",
         ),
         ("nets/mine.safetensors", "goes with --weights"),
     ],
