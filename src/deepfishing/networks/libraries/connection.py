@@ -13,7 +13,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from typing import Any
 
 from deepfishing.errors import one_line
 
@@ -56,8 +56,8 @@ def without_log() -> Iterator[None]:
         logging.disable(before)
 
 
-def _constants() -> ModuleType | None:
-    """Return the settings of the hub's library, which timm and transformers bring."""
+def _constants() -> Any:
+    """Return the settings of the hub's library, which timm and transformers bring, or None."""
     if importlib.util.find_spec("huggingface_hub") is None:
         return None
     return importlib.import_module("huggingface_hub.constants")
