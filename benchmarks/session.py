@@ -143,10 +143,16 @@ def right_share(
         if learned is None:
             return float("nan")
         scores = learned.scores[measured]
-    first = scores.argmax(axis=1)
+    return share_of_right(photos, classes, scores, measured)
+
+
+def share_of_right(
+    photos: Photos, classes: tuple[str, ...], scores: np.ndarray, rows: np.ndarray
+) -> float:
+    """How often the class with the highest score is right for some rows, in percent."""
     right = [
         classes[c] in photos.answers[row]
-        for c, row in zip(first, measured, strict=True)
+        for c, row in zip(scores.argmax(axis=1), rows, strict=True)
     ]
     return 100 * float(np.mean(right))
 
@@ -154,7 +160,9 @@ def right_share(
 def run(photos: Photos, draws: int) -> tuple[dict[str, np.ndarray], list[str]]:
     """Accuracies (draws, sizes) of every way, and lines of the second table."""
     found = {way: np.zeros((draws, len(SIZES))) for way in WAYS}
-    judged: dict[int, list[tuple[float, float, bool]]] = {size: [] for size in SIZES}
+    judged: dict[int, list[tuple[float, float, float, bool]]] = {
+        size: [] for size in SIZES
+    }
     verdicts: dict[int, list[str]] = {size: [] for size in SIZES}
     seconds = []
     for draw in range(draws):
@@ -168,7 +176,7 @@ def run(photos: Photos, draws: int) -> tuple[dict[str, np.ndarray], list[str]]:
             for at, size in enumerate(SIZES):
                 rows = orders[order][:size]
                 found[way][draw, at] = right_share(photos, rows, measured, classifier)
-        for at, size in enumerate(SIZES):
+        for size in SIZES:
             rows = orders["chosen"][:size]
             start = time.perf_counter()
             learned = learn(
@@ -179,24 +187,26 @@ def run(photos: Photos, draws: int) -> tuple[dict[str, np.ndarray], list[str]]:
             point = None if learned is None else learned.estimate()
             if learned is None or point is None:
                 continue
-            true = found["studio"][draw, at]
+            rest = np.setdiff1d(np.arange(len(photos.answers)), rows)
+            true = share_of_right(photos, learned.classes, learned.scores[rest], rest)
+            held_out = 100 * float(learned.right.mean())
             inside = point.interval[0] <= true <= point.interval[1]
-            judged[size].append((point.accuracy, true, inside))
+            judged[size].append((held_out, point.accuracy, true, inside))
             verdicts[size].append(advise(photos.few, learned).verdict)
     lines = []
     for size, values in judged.items():
         if not values:
-            lines.append(f"| {photos.name} | {size} | no figure yet | | | |")
+            lines.append(f"| {photos.name} | {size} | | no figure yet | | | |")
             continue
-        estimated, true, inside = (
+        held_out, estimated, true, inside = (
             np.array(column, float) for column in zip(*values, strict=True)
         )
         said = ", ".join(
             f"{verdicts[size].count(v)} {v}" for v in sorted(set(verdicts[size]))
         )
         lines.append(
-            f"| {photos.name} | {size} | {estimated.mean():.1f} | {true.mean():.1f} | "
-            f"{int(inside.sum())} of {len(inside)} | {said} |"
+            f"| {photos.name} | {size} | {held_out.mean():.1f} | {estimated.mean():.1f} | "
+            f"{true.mean():.1f} | {int(inside.sum())} of {len(inside)} | {said} |"
         )
     print(f"{photos.name}: a label counts after {max(seconds):.2f} s at most")
     return found, [*lines, f"{max(seconds):.2f}"]
@@ -270,11 +280,13 @@ same labels.
 |---|---|{"---|" * len(SIZES)}
 {chr(10).join(rows)}
 
-What the page says meanwhile: the accuracy that is estimated from the labelled photos alone, the
-true one, how often the interval of 95 % has it, and the verdict on more labels.
+What the page says meanwhile (`learn/expected.py`): the accuracy for all photos of the collection
+that have no label, the true one, how often the interval of 95 % has it, and the verdict on more
+labels. "held out" is the share of the labelled photos that are right when they are left out, which
+the page does not show: the photos that are asked about first are harder than the others.
 
-| collection | labels | estimated | true | inside the interval | verdicts |
-|---|---|---|---|---|---|
+| collection | labels | held out | estimated | true | inside the interval | verdicts |
+|---|---|---|---|---|---|---|
 {chr(10).join(judged)}
 
 A label counts, in the suggestions and in what is asked next, after {" and ".join(slowest)} s at

@@ -79,6 +79,39 @@ def test_the_interval_has_the_accuracy_of_the_rest():
     assert inside >= 16
 
 
+def test_photos_that_were_asked_first_because_they_are_hard_do_not_spoil_the_estimate():
+    """Half of the labelled photos are outliers, which one photo in fifteen is."""
+    gaps, raw = [], []
+    for seed in range(10):
+        few, truth = collection(0.9, d=24, seed=seed)
+        rng = np.random.default_rng(seed + 100)
+        hard = np.arange(0, 600, 15)
+        vectors = few.vectors.copy()
+        noise = rng.normal(size=(len(hard), 24))
+        vectors[hard] = noise / np.linalg.norm(noise, axis=1, keepdims=True)
+        easy = np.setdiff1d(np.arange(600), hard)
+        rows = np.concatenate([hard, rng.permutation(easy)[:40]])
+        learned = learn(FewLabels(vectors), rows, named(truth, rows))
+        rest = np.setdiff1d(np.arange(600), rows)
+        first = np.array(learned.classes)[learned.scores[rest].argmax(axis=1)]
+        right = 100 * np.mean(first == [f"c{one}" for one in truth[rest]])
+        gaps.append(learned.estimate().accuracy - right)
+        raw.append(100 * learned.right.mean() - right)
+    assert np.mean(raw) < -25  # what counting the labelled photos would say
+    assert abs(np.mean(gaps)) < 6
+
+
+def test_labels_at_random_are_expected_to_be_right_by_chance():
+    inside = 0
+    for seed in range(20):
+        few, _ = collection(1.0, seed=seed)
+        rows = np.random.default_rng(seed).permutation(600)[:60]
+        labels = np.random.default_rng(seed + 100).integers(4, size=600)
+        low, high = learn(few, rows, named(labels, rows)).estimate().interval
+        inside += low <= 25 <= high
+    assert inside >= 18
+
+
 def test_more_labels_are_advised_while_they_help_and_not_after():
     easy, truth = collection(0.25)
     rows = np.arange(120)
@@ -123,7 +156,9 @@ def test_the_curve_ends_with_the_estimate():
     few, truth = collection(1.5)
     rows = np.random.default_rng(0).permutation(600)[:80]
     curve = learning_curve(few, rows, named(truth, rows))
-    assert curve[-1] == learn(few, rows, named(truth, rows)).estimate()
+    last = learn(few, rows, named(truth, rows)).estimate()
+    assert curve[-1].accuracy == pytest.approx(last.accuracy)
+    assert curve[-1].interval == pytest.approx(last.interval)
     assert [point.labels for point in curve] == sorted(
         {point.labels for point in curve}
     )

@@ -258,6 +258,7 @@ def test_keys_label_and_undo_in_two_tabs_and_a_reload_keeps_it(
         type_class(one, "pear")
         second = labelled(one, 1)
         assert logged(unlabelled) == {first: ("pear",)}
+        two.keyboard.press("Escape")  # out of the name of the first class
         two.keyboard.press("s")  # past what the other tab has labelled
         two.wait_for_selector("#classes button")
         two.keyboard.press("0")
@@ -305,7 +306,9 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
         page.wait_for_selector("#suggestion:not([hidden])")
         page.wait_for_selector("#curve:not([hidden]) svg .line")
         words = page.inner_text("#curve-words")
-        assert re.search(r"about \d+ % of the pictures \(\d+ to \d+ %\)", words)
+        assert re.search(
+            r"about \d+ % of the pictures without a label \(\d+ to \d+ %\)", words
+        )
         assert page.inner_text("#advice").endswith(".")
         page.wait_for_load_state("networkidle")
         shown, suggested = page.inner_text("#name"), page.inner_text("#suggestion b")
@@ -340,6 +343,172 @@ def test_a_suggestion_is_taken_with_a_key_and_the_curve_is_drawn(
         assert old not in {
             label for labels in logged(unlabelled).values() for label in labels
         }
+        tab.context.close()
+
+
+@pytest.mark.browser
+def test_the_first_step_is_said_and_the_name_can_be_typed_at_once(
+    visit, serve, unlabelled
+):
+    with serve(unlabelled) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=label")
+        page.wait_for_selector("#first-step:not([hidden])")
+        assert not page.is_visible("#none")  # there are no classes yet
+        page.wait_for_function("() => document.activeElement.id === 'class-name'")
+        first = page.inner_text("#name")
+        page.keyboard.type("pear")
+        assert page.inner_text("#enter-takes") == "Enter makes the new class pear."
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "() => document.querySelector('#state').textContent.startsWith('1 ')"
+        )
+        assert not page.is_visible("#first-step")
+        assert page.is_visible("#none")
+        assert not page.is_visible("#next-steps")  # one class cannot be reviewed
+        assert logged(unlabelled) == {first: ("pear",)}
+        tab.context.close()
+
+
+@pytest.mark.browser
+def test_type_ahead_never_takes_a_class_that_it_has_not_named(
+    visit, serve, unlabelled, labeller
+):
+    names = [f"fruit {number:03d}" for number in range(100)]
+    for name in [*names, "apple pie", "pineapple"]:
+        labeller.post("/api/labels/classes", json={"add": name})
+    with serve(unlabelled) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=label")
+        page.wait_for_selector("#photo.loaded")
+
+        def typed(text, *keys):
+            shown = page.inner_text("#name")
+            page.keyboard.press("/")
+            page.keyboard.type(text)
+            for key in keys:
+                page.keyboard.press(key)
+            said = page.inner_text("#enter-takes")
+            page.keyboard.press("Enter")
+            page.wait_for_function(
+                "name => document.querySelector('#name').textContent !== name",
+                arg=shown,
+            )
+            return said, logged(unlabelled)[shown]
+
+        assert typed("fruit 04") == ("Enter takes fruit 040.", ("fruit 040",))
+        assert typed("APPLE P") == ("Enter takes apple pie.", ("apple pie",))
+        down = typed("apple", "ArrowDown")
+        assert down == ("Enter makes the new class apple.", ("apple",))
+        assert typed("apple") == ("Enter takes apple.", ("apple",))
+        assert typed("nea") == ("Enter makes the new class nea.", ("nea",))
+        below = typed("neap", "ArrowDown")
+        assert below == ("Enter takes pineapple.", ("pineapple",))
+        tab.context.close()
+
+
+# as a user may type them, or a stranger who means harm
+STRANGE = (
+    "<img src=x onerror=document.title='run'>",
+    "\u05d0\u05d2\u05e1 \u05d9\u05e8\u05d5\u05e7",
+    "\u68a8 \U0001f350",
+    "a class with a name that is far longer than its button " + "x" * 40,
+    "C:\\aux/../pear",
+)
+
+
+@pytest.mark.browser
+def test_strange_names_of_classes_are_names_and_nothing_else(
+    visit, serve, unlabelled, checks
+):
+    with serve(unlabelled) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=label")
+        page.wait_for_selector("#photo.loaded")
+        page.check("#several")
+        shown = page.inner_text("#name")
+        for name in STRANGE:
+            page.fill("#class-name", name)
+            page.keyboard.press("Enter")
+        page.click("#done")
+        page.wait_for_function(
+            "() => document.querySelector('#state').textContent.startsWith('1 ')"
+        )
+        assert sorted(logged(unlabelled)[shown]) == sorted(STRANGE)
+        for view in ("label", "photos", "model"):
+            page.goto(f"{address.url}#view={view}")
+            page.reload()
+            page.wait_for_load_state("networkidle")
+            assert page.locator("main img[src=x], nav img[src=x]").count() == 0
+            assert page.title() != "run"
+            for width in (1280, 390):
+                page.set_viewport_size({"width": width, "height": 844})
+                assert not tab.overflows(), (view, width)
+        page.goto(f"{address.url}#view=photos")
+        page.set_viewport_size({"width": 1280, "height": 844})
+        page.click("#side .counts button >> nth=1")
+        page.wait_for_function(
+            "() => document.querySelectorAll('#grid .card').length === 1"
+        )
+        assert page.inner_text("#grid .card-labels").count(",") == len(STRANGE) - 1
+        tab.context.close()
+
+
+@pytest.mark.browser
+def test_a_key_for_the_next_picture_is_not_lost_and_one_pressed_twice_is_one_label(
+    visit, serve, unlabelled, labeller
+):
+    labeller.post("/api/labels/classes", json={"add": "pear"})
+    with serve(unlabelled) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=label")
+        page.wait_for_selector("#classes button")
+        page.wait_for_selector("#photo.loaded")
+        page.evaluate("""() => {
+          const ask = window.fetch;
+          window.fetch = async (path, options) => {
+            if (path === "/api/labels") await new Promise((go) => setTimeout(go, 700));
+            return ask(path, options);
+          };
+        }""")
+        first = page.inner_text("#name")
+        page.keyboard.press("1")
+        page.keyboard.press("1")  # meant for the same picture
+        page.wait_for_function(
+            "name => document.querySelector('#name').textContent !== name", arg=first
+        )
+        second = page.inner_text("#name")
+        assert logged(unlabelled) == {first: ("pear",)}
+        page.keyboard.press("1")  # while the counts of classes are still on their way
+        page.wait_for_function(
+            "() => document.querySelector('#state').textContent.startsWith('2 ')"
+        )
+        assert logged(unlabelled) == {first: ("pear",), second: ("pear",)}
+        tab.context.close()
+
+
+@pytest.mark.browser
+def test_in_a_mixed_group_those_that_belong_can_be_pressed(
+    visit, serve, unlabelled, ids
+):
+    with serve(unlabelled) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=label")
+        page.wait_for_selector("#photo.loaded")
+        shown = page.inner_text("#name")
+        page.click("#similar")
+        page.wait_for_selector("#together-grid button")
+        near = page.eval_on_selector_all(
+            "#together-grid button", "all => all.map(one => one.title)"
+        )
+        assert near[0] == shown  # the most similar ones are first
+        page.click("#together-grid button >> nth=0")
+        page.click("#together-grid button >> nth=1")
+        page.click("#together-swap")
+        page.fill("#together-name", "pear")
+        page.click("#together-save")
+        page.wait_for_selector("#one-by-one:not([hidden])")
+        assert logged(unlabelled) == {near[0]: ("pear",), near[1]: ("pear",)}
         tab.context.close()
 
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
+from deepfishing.core.statistics import proportion_interval
 from deepfishing.images.published import KINDS
 from deepfishing.learn.model import Model
 from deepfishing.learn.store_model import curve, open_store_model, train_store_model
@@ -60,6 +62,31 @@ def test_figures_are_those_of_photos_that_were_held_out(kinds):
     np.testing.assert_allclose(found.probabilities, own, atol=2e-3)
     again = open_store_model(kinds)
     assert again.facts["figures"] == figures
+
+
+def test_what_is_expected_of_photos_without_a_label_is_told_apart(kinds):
+    rows = list(kinds.rows().values())
+    truth = {str(row.sha256): row.labels[0] for row in rows}
+    kept = [row if n % 4 else replace(row, labels=None) for n, row in enumerate(rows)]
+    kinds.write_rows(kept)
+    found = train_store_model(Store.open(kinds.folder), "x7")
+    figures = found.facts["figures"]
+    without = [row for row in kept if row.labels is None]
+    assert figures["others"] == len(without)
+    numbers = found.numbers_of(pa.array([str(row.sha256) for row in without]))
+    best = np.asarray(found.probabilities)[numbers].argmax(axis=1)
+    names = [found.model.classes[column] for column in best]
+    right = [
+        name == truth[str(row.sha256)] for name, row in zip(names, without, strict=True)
+    ]
+    low, high = figures["expected_interval"]
+    assert low < figures["expected"] < high
+    lowest, highest = proportion_interval(sum(right), len(right))
+    assert low < highest
+    assert lowest < high
+    kinds.write_rows(rows)  # all have a label: there are no others
+    again = train_store_model(Store.open(kinds.folder), "x7")
+    assert "expected" not in again.facts["figures"]
 
 
 def test_labels_that_say_nothing_are_not_measured_as_right(kinds, rng):

@@ -4,23 +4,28 @@ All of it is made of the vectors of `FewLabels` in closed form, so that every ne
 less than a second. A photo may have several labels. A photo that shows none of the classes is an
 example of a class of its own, `NONE`, so that this can be suggested, too.
 
-The accuracy is how often the first suggestion is right for a labelled photo that was left out
-together with its copies. Photos that are labelled first are harder than the others, so each counts
-as much as the number of photos that are nearest to it. benchmarks/SESSION.md has the measurement.
+The accuracy is how often the first suggestion is right for the photos without a label, as
+`learn.expected` tells it from labelled photos that were left out together with their copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from deepfishing.core.rank_one import Array, l2_normalize
-from deepfishing.core.statistics import Interval, proportion_interval
+from deepfishing.core.statistics import Interval
 from deepfishing.curate.selection import choose_rows
+from deepfishing.learn.expected import (
+    even_sample,
+    expected_accuracy,
+    fit_chance,
+    margins,
+    stands_for,
+)
 from deepfishing.learn.few_labels import FewLabels
 
 NONE = ""  # the class of photos that show none of the others
@@ -29,7 +34,9 @@ Labels = tuple[str, ...] | None
 # photos that are learned from; of more, the newest and an even sample
 MAX_LABELLED = 1500
 MIN_LABELLED = 20  # below, an accuracy would say nothing,
-MIN_PER_CLASS = 2  # nor while the median class has fewer
+MEASURED_PER_CLASS = 3  # nor while the median class has fewer
+# photos of each class before those are asked for that the classifier is unsure of
+MIN_PER_CLASS = 2
 POINTS = 12  # of the curve
 HALVES = 8  # random halves of the labels, to see what the second half was worth
 SMALL_GAIN = 1.5  # points of accuracy that are not worth twice the labels
@@ -71,6 +78,7 @@ class Learned:
     left_out: Array  # (n_labelled, C) of the labelled ones, each without its group
     weights: Array  # (n_labelled,) how many photos each stands for
     groups: Array  # (n_labelled,) copies have the same number
+    others: Array  # margins of photos without a label, an even sample
     # of the confidence; None with too few labels
     calibration: tuple[float, float] | None
 
@@ -80,8 +88,13 @@ class Learned:
         return first_is_right(self.left_out, self.target)
 
     def estimate(self) -> CurvePoint | None:
-        """Return the estimated accuracy; None with too few labels."""
-        return estimate(self.right, self.weights, self.target, self.groups)
+        """Return the accuracy of photos without a label; None with too few labels."""
+        if not is_measurable(self.target):
+            return None
+        found = expected_accuracy(
+            margins(self.left_out), self.right, self.weights, self.groups, self.others
+        )
+        return CurvePoint(len(self.rows), found.accuracy, found.interval)
 
     def confidence(self, scores: Array) -> Array | None:
         """Return the probability that the first suggestion is right, for scores (m, C)."""
@@ -117,13 +130,25 @@ def learn(
         return None
     group = np.arange(len(numbers)) if groups is None else groups[numbers]
     scores, left_out = few.fit_targets(numbers, target, group)
-    weights = photos_nearest_to(few, numbers)
     calibration = None
     if is_measurable(target):
-        calibration = calibrate(margins(left_out), first_is_right(left_out, target))
+        calibration = fit_chance(margins(left_out), first_is_right(left_out, target))
     return Learned(
-        classes, numbers, target, scores, left_out, weights, group, calibration
+        classes=classes,
+        rows=numbers,
+        target=target,
+        scores=scores,
+        left_out=left_out,
+        weights=stands_for(few.vectors, numbers),
+        groups=group,
+        others=margins(scores[_without_label(len(scores), rows)]),
+        calibration=calibration,
     )
+
+
+def _without_label(n: int, rows: Sequence[int] | Array) -> Array:
+    """Return photos of a collection of n that are not labelled, an even sample."""
+    return np.setdiff1d(even_sample(n), np.asarray(rows, dtype=np.int64))
 
 
 def newest(n: int) -> Array:
@@ -158,74 +183,11 @@ def first_is_right(scores: Array, target: Array) -> Array:
     return is_right
 
 
-def margins(scores: Array) -> Array:
-    """Return by how much the first class is above the second one."""
-    best = np.partition(scores, -2, axis=1)
-    margin: Array = best[:, -1] - best[:, -2]
-    return margin
-
-
-def photos_nearest_to(few: FewLabels, rows: Array, sample: int = 5000) -> Array:
-    """Return how many photos are nearest to each of these, which at least stand for themselves."""
-    among = np.linspace(0, len(few.vectors) - 1, min(len(few.vectors), sample)).round()
-    photos = few.vectors[among.astype(np.int64)].astype(np.float32)
-    nearest = (photos @ few.vectors[rows].astype(np.float32).T).argmax(axis=1)
-    share = len(few.vectors) / len(photos)
-    weights: Array = np.maximum(np.bincount(nearest, minlength=len(rows)) * share, 1.0)
-    return weights
-
-
 def is_measurable(target: Array) -> bool:
     """Whether there are labels enough for an estimate of the accuracy."""
     per_class = (target == 1).sum(axis=0)
-    return len(target) >= MIN_LABELLED and float(np.median(per_class)) >= MIN_PER_CLASS
-
-
-def estimate(
-    right: Array, weights: Array, target: Array, groups: Array
-) -> CurvePoint | None:
-    """Return the weighted accuracy of left-out photos, with its interval.
-
-    Groups with weights w count as (sum w)^2 / sum w^2 independent photos. The only photo of a class
-    does not count: without it nothing is known of the class. None where there are too few labels.
-    """
-    if not is_measurable(target):
-        return None
-    has_another = ((target == 1) & ((target == 1).sum(axis=0) >= MIN_PER_CLASS)).any(
-        axis=1
-    )
-    right, weights = right[has_another], weights[has_another]
-    of_group = np.bincount(
-        np.unique(groups[has_another], return_inverse=True)[1], weights
-    )
-    share = float((weights * right).sum() / weights.sum())
-    independent = float(of_group.sum() ** 2 / (of_group**2).sum())
-    interval = proportion_interval(share * independent, independent)
-    return CurvePoint(len(target), 100 * share, interval)
-
-
-def calibrate(margin: Array, right: Array) -> tuple[float, float]:
-    """Fit the probability that a suggestion is right, given its margin (Platt's method).
-
-    Targets are moved towards one half by one photo of each kind, so that ten right answers of ten
-    are not taken for certainty.
-    """
-    n_right = int(right.sum())
-    n_wrong = len(right) - n_right
-    goal = np.where(right, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
-
-    def loss(parameters: Array) -> tuple[float, Array]:
-        slope, offset = parameters
-        z = slope * margin + offset
-        chance = expit(z)
-        value = float((np.logaddexp(0, z) - goal * z).sum())
-        difference = chance - goal
-        return value, np.array([(difference * margin).sum(), difference.sum()])
-
-    best = minimize(
-        loss, np.array([1.0, 0.0]), jac=True, bounds=[(0, None), (None, None)]
-    )
-    return float(best.x[0]), float(best.x[1])
+    median = float(np.median(per_class))
+    return len(target) >= MIN_LABELLED and median >= MEASURED_PER_CLASS
 
 
 def learning_curve(
@@ -253,15 +215,18 @@ def _estimate_of(
     labels: Sequence[Labels],
     groups: Array | None = None,
 ) -> CurvePoint | None:
-    """Return the estimated accuracy of some labels, without scores of all photos."""
-    chosen = newest(len(rows))
-    numbers = np.asarray(rows, dtype=np.int64)[chosen]
-    classes, target = targets([labels[at] for at in chosen])
-    if len(classes) < 2:
+    """Return the estimated accuracy of some labels, from scores of a sample of the photos."""
+    others = _without_label(len(few.vectors), rows)
+    numbers = np.concatenate([np.asarray(rows, dtype=np.int64), others])
+    sample = FewLabels(few.vectors[numbers])
+    group = None if groups is None else groups[numbers]
+    learned = learn(sample, np.arange(len(rows)), labels, group)
+    if learned is None:
         return None
-    group = np.arange(len(numbers)) if groups is None else groups[numbers]
-    right = first_is_right(few.left_out(numbers, target, group), target)
-    return estimate(right, photos_nearest_to(few, numbers), target, group)
+    chosen = learned.rows
+    weights = stands_for(few.vectors, numbers[chosen])
+    unlabelled = margins(learned.scores[len(rows) :])
+    return replace(learned, weights=weights, others=unlabelled).estimate()
 
 
 def advise(few: FewLabels, learned: Learned, seed: int = 0) -> Advice:
@@ -314,7 +279,10 @@ def _answers(few: FewLabels, rows: Array, target: Array, asked: Array) -> Array:
 def advice_in_words(advice: Advice) -> str:
     """Return one sentence for the person who labels."""
     if advice.verdict == "early":
-        return f"Label {MIN_LABELLED} photos and some of each class to see how accurate this is."
+        return (
+            f"Label {MIN_LABELLED} photos and {MEASURED_PER_CLASS} of most classes to see how "
+            "accurate this is."
+        )
     gained = f"The second half of the labels gained about {max(advice.gain or 0.0, 0.0):.1f} points"
     if advice.verdict == "enough":
         return f"{gained}: more labels will hardly help, you can stop."

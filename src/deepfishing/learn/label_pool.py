@@ -86,7 +86,7 @@ def make_label_pool(
         numbers = (
             np.linspace(0, len(contents) - 1, MAX_CONTENTS).round().astype(np.int64)
         )
-    x = _read(contents, numbers, progress)
+    x = read_embeddings(contents, numbers, progress)
     progress("neighbours", 0, 1)
     vectors = shortened(FewLabels.prepare(x).vectors)
     keys = contents.keys.take(pa.array(numbers))
@@ -121,7 +121,9 @@ def shortened(vectors: Array, dimensions: int = DIMENSIONS) -> Array:
     return short
 
 
-def _read(contents: Contents, numbers: Array, progress: Progress) -> Array:
+def read_embeddings(
+    contents: Contents, numbers: Array, progress: Progress = silent
+) -> Array:
     """Embeddings (n, d); several positions of a photo are averaged."""
     parts = []
     for start in range(0, len(numbers), BLOCK_ROWS):

@@ -1,7 +1,8 @@
 """The model of a store: trained on its labels, with held-out figures and predictions of all photos.
 
 The studio keeps it in `.studio/model`, the figures and predictions beside it. Figures are those of
-photos that were held out together with their copies and similar scenes (`learn.folds`).
+photos that were held out together with their copies and similar scenes (`learn.folds`); what they
+say of photos without a label is told by `learn.expected`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deepfishing.core.rank_one import Array
+from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import AUTO
 from deepfishing.core.statistics import proportion_interval
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.learn.choice import at_temperature
+from deepfishing.learn.expected import (
+    even_sample,
+    expected_accuracy,
+    margins,
+    stands_for,
+)
 from deepfishing.learn.folds import FOLDS, make_folds, validation_groups
+from deepfishing.learn.label_pool import EMBEDDING, read_embeddings
 from deepfishing.learn.labelled import Labelled, read_labels
 from deepfishing.learn.model import Model
 from deepfishing.learn.svm import train_svm
@@ -43,6 +51,7 @@ NAME = "model"
 FORMAT = 1
 BLOCK_ROWS = 1024
 MAX_STEPS = 200  # thresholds of a curve
+MIN_EXPECTED = 20  # labelled photos without which nothing is said of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +84,32 @@ class StoreModel:
         return classes.index(name)
 
 
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Labelled photos, each judged by a classifier that has not seen it and its group."""
+
+    keys: list[str]  # content hashes
+    chances: (
+        Array  # (n, C) probabilities; NaN for a class with no photo left to learn from
+    )
+    truth: Array  # (n, C) labels: 1, -1, 0
+    groups: Array  # (n,) copies and similar scenes have the same number
+
+    @property
+    def scores(self) -> Array:
+        """Probabilities, the lowest for a class that was not learned."""
+        scores: Array = np.where(np.isfinite(self.chances), self.chances, -1.0)
+        return scores
+
+    @property
+    def has_one(self) -> Array:
+        """Whether each photo has one class, and all others are known not to be there."""
+        n_classes = (self.truth == 1).sum(axis=1)
+        is_known = (self.truth != 0).all(axis=1)
+        has_one: Array = (n_classes == 1) & is_known
+        return has_one
+
+
 @dataclass(frozen=True)
 class CurvePoint:
     """A threshold of a class: of the held-out photos above it, how many have the class."""
@@ -104,26 +139,37 @@ def train_store_model(
     )
     folder = model_folder(store.folder)
     model = replace(model, thresholds=_earlier_thresholds(folder, model))
-    held_out, truth, groups = _held_out(store, model, rows, labelled, progress)
+    held = _held_out(store, model, rows, labelled, progress)
     contents = Contents.of(store, model.columns)
     probabilities = _predict_all(store, model, contents, progress)
+    measured = figures(model, held)
+    if held is not None and "accuracy" in measured:
+        chances = np.where(model.svm.trained, probabilities, -1.0)
+        measured |= _figures_of_others(store, held, contents.keys, chances)
     facts = {
         "format": FORMAT,
         "trained": datetime.now(UTC).isoformat(timespec="seconds"),
         "counts": _counts(labelled, rows),
         "labels": dict(Counter(name for row in rows for name in row.labels or ())),
-        "figures": figures(model, held_out, truth, groups),
+        "figures": measured,
     }
     arrays = {"keys": pack_keys(contents.keys), "probabilities": probabilities}
-    if held_out is not None and truth is not None:
+    if held is not None:
         arrays |= {
-            "held_out": held_out.astype(np.float32),
-            "truth": truth.astype(np.int8),
+            "held_out": held.chances.astype(np.float32),
+            "truth": held.truth.astype(np.int8),
         }
     side_folder(store.folder)
     model.save(folder)
     write_side(store.folder, NAME, facts, arrays)
-    return StoreModel(model, facts, contents.keys, probabilities, held_out, truth)
+    return StoreModel(
+        model,
+        facts,
+        contents.keys,
+        probabilities,
+        None if held is None else held.chances,
+        None if held is None else held.truth,
+    )
 
 
 def open_store_model(store: Store) -> StoreModel | None:
@@ -218,25 +264,23 @@ def _point(threshold: float, truth: Array, chances: Array) -> CurvePoint:
     return CurvePoint(threshold, n, right, precision, 100 * right / int(truth.sum()))
 
 
-def figures(
-    model: Model, held_out: Array | None, truth: Array | None, groups: Array | None
-) -> dict[str, Any]:
+def figures(model: Model, held: HeldOut | None) -> dict[str, Any]:
     """Return the accuracy of held-out photos with its interval, and what it is of."""
-    if held_out is None or truth is None or groups is None:
+    if held is None:
         return {
             "why": f"not measured above {LARGE:,} labelled photos; see the AP of each class"
         }
-    per_photo = (truth == 1).sum(axis=1)
-    if (per_photo > 1).any():
+    truth = held.truth
+    if ((truth == 1).sum(axis=1) > 1).any():
         return {"why": "photos have several classes; see the AP of each class"}
-    one = (per_photo == 1) & (truth != 0).all(axis=1)
-    scores = np.where(np.isfinite(held_out), held_out, -1.0)[one]
+    one = held.has_one
+    scores = held.scores[one]
     right = scores.argmax(axis=1) == truth[one].argmax(axis=1)
-    if not len(right) or np.isnan(held_out[one]).all(axis=1).any():
+    if not len(right) or np.isnan(held.chances[one]).all(axis=1).any():
         return {
             "why": "not measurable: too few labelled photos that are not similar to each other"
         }
-    independent = len(np.unique(groups[one]))
+    independent = len(np.unique(held.groups[one]))
     # similar photos are right or wrong together, so groups are counted and not photos
     interval = proportion_interval(float(right.mean()) * independent, independent)
     confusion: dict[str, dict[str, int]] = {}
@@ -257,21 +301,58 @@ def figures(
     }
 
 
+def _figures_of_others(
+    store: Store, held: HeldOut, keys: pa.Array, chances: Array
+) -> dict[str, Any]:
+    """Return how often photos without a label are expected to be right; {} if that is unknown.
+
+    `chances` (n, C) are probabilities of the photos `keys`, -1 for a class that was not learned.
+    """
+    one = held.has_one
+    if EMBEDDING not in store.factors() or one.sum() < MIN_EXPECTED:
+        return {}
+    labelled = pc.is_in(keys, value_set=pa.array(held.keys)).to_numpy(
+        zero_copy_only=False
+    )
+    without = np.flatnonzero(~labelled)
+    if not len(without):
+        return {}
+    sample = without[even_sample(len(without))]
+    names = [key for key, has_one in zip(held.keys, one, strict=True) if has_one]
+    photos = pa.array([*names, *keys.take(pa.array(sample)).to_pylist()])
+    contents = Contents.of(store, [EMBEDDING], photos)
+    if not contents.keys[: len(photos)].equals(photos):
+        return {}  # some photos have no embedding
+    embeddings = read_embeddings(contents, np.arange(len(photos)))
+    vectors = l2_normalize(embeddings.astype(np.float32))
+    scores = held.scores[one]
+    expected = expected_accuracy(
+        margins(np.maximum(scores, 0.0)),
+        scores.argmax(axis=1) == held.truth[one].argmax(axis=1),
+        stands_for(vectors, np.arange(len(names))),
+        held.groups[one],
+        margins(np.maximum(chances[sample], 0.0)),
+    )
+    return {
+        "others": len(without),
+        "expected": round(expected.accuracy, 2),
+        "expected_interval": [round(limit, 2) for limit in expected.interval],
+    }
+
+
 def _held_out(
     store: Store, model: Model, rows: list[Row], labelled: Labelled, progress: Progress
-) -> tuple[Array | None, Array | None, Array | None]:
-    """Probabilities (n, C) of labelled photos by classifiers without them, labels and groups.
-
-    A class that has no photo left to learn from has NaN.
-    """
+) -> HeldOut | None:
+    """Judge the labelled photos by classifiers without them; None where they are too many."""
     known, labels = labelled.of(rows)
     good = [number for number, row in enumerate(known) if row.sha256 and not row.error]
     if len(good) > LARGE or not model.support:
-        return None, None, None
+        return None
     labels = labels[good]
-    arrays = _factors(store, model, [str(known[number].sha256) for number in good])
+    keys = [str(known[number].sha256) for number in good]
+    arrays = _factors(store, model, keys)
     features = model.fitted(arrays)
-    groups = validation_groups(arrays, [str(known[number].sha256) for number in good])
+    groups = validation_groups(arrays, keys)
     folds = make_folds(labels, groups, FOLDS, int(model.training.get("seed", 0)))
     scores = np.full(labels.shape, np.nan)
     cost = float(model.svm.cost[model.svm.trained][0])
@@ -280,7 +361,7 @@ def _held_out(
         svm = train_svm(features[train], labels[train], cost)
         fold_scores = svm.decision_function(features[held])
         scores[held] = np.where(svm.trained, fold_scores, np.nan)
-    return model.svm.calibrate(scores), labels, groups
+    return HeldOut(keys, model.svm.calibrate(scores), labels, groups)
 
 
 def _factors(store: Store, model: Model, keys: list[str]) -> dict[str, Array]:

@@ -265,10 +265,12 @@ class Learner:
         return [int(row) for row in prepared.row_of_number[taught.queue]]
 
     def choose_among(self, rows: Array, passed_over: Sequence[int]) -> list[int]:
-        """Return some of these rows to label next; the first ones while nothing is prepared."""
+        """Return some of these rows to label next; a random choice while nothing is prepared."""
         taught, prepared = self.taught, self.prepared
         if taught is None or prepared is None:
-            return [int(row) for row in rows[:QUEUE]]
+            n = len(self.gallery.collection)
+            rank = np.random.default_rng(0).permutation(n)  # always the same
+            return [int(row) for row in rows[np.argsort(rank[rows])[:QUEUE]]]
         numbers = prepared.number_of_row[rows]
         skipped = prepared.number_of_row[np.asarray(passed_over, dtype=np.int64)]
         done, _ = self._labelled(prepared)

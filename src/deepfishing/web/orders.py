@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from deepfishing.core.rank_one import Array, l2_normalize
-from deepfishing.curate.label_session import margins
 from deepfishing.curate.neighbours import EXACT_CONTENTS
 from deepfishing.curate.outliers import oddness
+from deepfishing.learn.expected import margins
 from deepfishing.util.progress import Progress
 from deepfishing.web.dates import UNKNOWN, Dates
 from deepfishing.web.gallery import Filter, Gallery

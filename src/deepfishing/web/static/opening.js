@@ -14,6 +14,7 @@ export function showOpening(place) {
   const line = element("p");
   line.setAttribute("role", "status");
   const buttons = element("p", { className: "acts" });
+  document.body.classList.add("is-opening"); // there is nothing to search or filter yet
   place.replaceChildren(element("section", { className: "opening" }, title, where, bar, line, buttons));
   let shown = "";
 
@@ -31,7 +32,7 @@ export function showOpening(place) {
 
   function render({ name, is_beside: isBeside, job }) {
     document.title = `${name} – deepfishing`;
-    where.textContent = `The photos of ${name} stay where they are. What is known of them is kept ${isBeside ? "beside them, in .deepfishing" : "in your data folder"}.`;
+    where.textContent = `The photos in the folder “${name}” stay where they are. What is known of them is kept ${isBeside ? "beside them, in .deepfishing" : "in your data folder"}.`;
     title.textContent = STAGES[job.stage] ?? STAGES.images;
     if (job.total) Object.assign(bar, { max: job.total, value: job.done });
     else bar.removeAttribute("value");

@@ -177,7 +177,8 @@ async function start() {
     return;
   }
   if (store.unread) toast(`${store.unread.toLocaleString()} photos of the folder have not been read yet.`, ["Read them", () => api.resumeOpening().then(() => location.reload())]);
-  $("#store").textContent = `${store.name} · ${store.network}`;
+  $("#store").textContent = store.name;
+  $("#store").title = `${store.name}, features of ${store.network}`;
   makeLabels(store.labels);
   document.addEventListener("keydown", pressed);
   addEventListener("hashchange", render);

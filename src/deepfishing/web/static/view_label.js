@@ -26,6 +26,7 @@ const MAX_GROUP = 200; // pictures of a group on the screen
 const LIKE_THIS = 40; // pictures that are looked for to be labelled together
 const AGAIN = 250; // milliseconds until it is asked again whether the classifier has learned
 const EVEN = 0.6; // below this probability a suggestion is called a guess
+const ENOUGH = 20; // labels after which a review or a model makes sense
 const SURE = 0.9; // from this probability a suggestion is called sure
 
 let context = null;
@@ -35,15 +36,19 @@ let chosen = []; // labels of this picture, where it may have several
 let skipped = [];
 const acts = []; // of this tab, the last one is undone first
 let busy = false;
+let waiting = null; // what was pressed while another thing was done: {work, id}
 let filter = "";
 let group = null; // {ids, apart}: pictures that are labelled together, and those that are not
 let watching = 0;
+let pick = 0; // which of the classes that are found Enter takes
+let likeness = []; // ids of the group that was looked for last, the most similar first
 
 // ---- one picture ----
 
 async function refresh() {
   const summary = await api.labels();
   classes = summary.classes;
+  renderFirstStep(summary);
   const left = isFiltered(read()) && shown?.left !== undefined ? `, ${shown.left.toLocaleString()} left in the filter` : "";
   $("#state").textContent = `${summary.labelled.toLocaleString()} of ${summary.images.toLocaleString()} pictures are labelled${left}`;
   $("#undo").disabled = !acts.length;
@@ -53,12 +58,60 @@ async function refresh() {
   renderClassList();
 }
 
+// Without any class there is one thing to do. Without two classes there is nothing to review or train.
+function renderFirstStep({ labelled }) {
+  const isFirst = !classes.length && Boolean(shown);
+  $("#first-step").hidden = !isFirst;
+  $("#none").hidden = !classes.length;
+  const used = classes.filter((one) => one.images);
+  $("#next-steps").hidden = used.length < 2 || labelled < ENOUGH;
+  if (isFirst && document.activeElement === document.body && !matchMedia("(pointer: coarse)").matches) $("#class-name").focus();
+}
+
 function renderClasses() {
-  const typed = $("#class-name").value.trim().toLowerCase();
-  const found = classes.map((one, at) => ({ ...one, at })).filter((one) => one.name.toLowerCase().includes(typed));
-  found.sort((a, b) => Number(b.name.toLowerCase().startsWith(typed)) - Number(a.name.toLowerCase().startsWith(typed)) || a.at - b.at);
-  $("#classes").replaceChildren(...found.map((one, rank) => classButton(one, typed && rank === 0)));
+  const found = matching($("#class-name").value.trim());
+  const picked = found[pick];
+  $("#classes").replaceChildren(...found.map((one, rank) => classButton(one, one.isFound && rank === pick)));
+  $("#classes .first")?.scrollIntoView({ block: "nearest" });
+  const words = picked?.isNew ? "makes the new class" : "takes";
+  $("#enter-takes").textContent = picked?.isFound ? `Enter ${words} ${picked.name}.` : "";
   $("#class-names").replaceChildren(...classes.map(({ name }) => element("option", { value: name })));
+}
+
+// The classes that what was typed may mean, the likeliest first. Unless one has just this name, what
+// was typed may also be a new class: the likeliest if no class begins with it.
+function matching(typed) {
+  const wanted = typed.toLowerCase();
+  const all = classes.map((one, at) => ({ ...one, at, isFound: Boolean(typed) }));
+  if (!typed) return all;
+  const isExact = (one) => one.name.toLowerCase() === wanted;
+  const begins = (one) => !isExact(one) && one.name.toLowerCase().startsWith(wanted);
+  const contains = (one) => one.name.toLowerCase().includes(wanted) && !one.name.toLowerCase().startsWith(wanted);
+  const fresh = { name: typed, images: "new", at: KEYS, isFound: true, isNew: true };
+  const exact = all.filter(isExact);
+  const begun = all.filter(begins);
+  return [...exact, ...begun, ...(exact.length ? [] : [fresh]), ...all.filter(contains)];
+}
+
+// Arrows go through the classes that are found, and Enter takes the one that is marked.
+function typing(event) {
+  if (event.key === "/" && !$("#class-name").value) event.preventDefault(); // it was the key to come here
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const typed = $("#class-name").value.trim();
+  if (!by || !typed) return;
+  event.preventDefault();
+  pick = Math.min(Math.max(pick + by, 0), matching(typed).length - 1);
+  renderClasses();
+}
+
+function takePicked() {
+  const typed = $("#class-name").value.trim();
+  const picked = typed ? matching(typed)[pick] : null;
+  if (!picked) return;
+  $("#class-name").value = "";
+  $("#class-name").blur();
+  pick = 0;
+  choose(picked.name);
 }
 
 function classButton({ name, images, at }, isFirst) {
@@ -87,16 +140,24 @@ function renderSuggestion() {
   $("#suggestion").hidden = !first;
   if (!first) return;
   const name = first.none ? "none of these" : first.name;
-  const words = [element("span", { textContent: first.probability < EVEN ? "Perhaps " : "Probably " }), element("b", { textContent: name })];
+  const words = [element("span", { textContent: first.probability >= EVEN ? "Probably " : "Perhaps " }), element("b", { textContent: name })];
   if (first.probability !== undefined) words.push(element("span", { className: "soft", textContent: ` ${Math.round(first.probability * 100)} %${first.probability >= SURE ? ", sure" : ""}` }));
-  const others = shown.suggestions.slice(1, 3).map((one) => (one.none ? "none of these" : one.name));
+  const others = shown.suggestions.slice(1, 3).map(otherSuggestion);
   const take = element("button", { type: "button", className: "primary", onclick: () => takeSuggestion() }, "Take it ", element("kbd", { textContent: "Enter" }));
-  $("#suggestion").replaceChildren(element("p", {}, ...words), ...(others.length ? [element("p", { className: "soft", textContent: `or ${others.join(", ")}` })] : []), take);
+  $("#suggestion").replaceChildren(element("p", {}, ...words), take, ...(others.length ? [element("p", { className: "others soft" }, "or ", ...others)] : []));
 }
 
-// Do one thing at a time, so that a key pressed twice does not label two pictures.
+function otherSuggestion({ name, none }) {
+  return element("button", { type: "button", textContent: none ? "none of these" : name, onclick: () => (none ? label([]) : choose(name)) });
+}
+
+// Do one thing at a time, so that a key pressed twice does not label two pictures. What is pressed
+// meanwhile is done afterwards, if the picture that it was meant for is still on the screen.
 async function run(work) {
-  if (busy) return;
+  if (busy) {
+    waiting = { work, id: shown?.id };
+    return;
+  }
   busy = true;
   try {
     await work();
@@ -106,6 +167,9 @@ async function run(work) {
     if (shown) show({ ...shown, ...(await api.labelsOf(shown.id).catch(() => ({}))) });
   }
   busy = false;
+  const { work: later, id } = waiting ?? {};
+  waiting = null;
+  if (later && id === shown?.id) await run(later);
 }
 
 const next = async () => show(await api.nextToLabel(filterOf(read()), skipped));
@@ -189,7 +253,7 @@ function renderLearned(state) {
     const { accuracy, interval } = state.estimate ?? state.curve.at(-1);
     drawCurve($("#curve svg"), state.curve);
     $("#accuracy").textContent = `suggestions right for about ${Math.round(accuracy)} %`;
-    $("#curve-words").textContent = `Right for about ${Math.round(accuracy)} % of the pictures (${Math.round(interval[0])} to ${Math.round(interval[1])} %), judged by labelled ones that were left out.`;
+    $("#curve-words").textContent = `Right for about ${Math.round(accuracy)} % of the pictures without a label (${Math.round(interval[0])} to ${Math.round(interval[1])} %), told from labelled ones that were left out.`;
   }
   let words = state.advice ?? "";
   if (state.state === "failed") words = state.error;
@@ -256,6 +320,8 @@ async function renderGroup(state) {
   }
   const found = await api.images(filterOf(state), 0, MAX_GROUP);
   if (!$("#together")) return;
+  const rank = new Map(likeness.map((id, at) => [id, at]));
+  found.images.sort((a, b) => (rank.get(a.id) ?? 0) - (rank.get(b.id) ?? 0));
   group = { ids: found.images.map((one) => one.id), apart: new Set(), total: found.total };
   $("#together-title").textContent = `${found.total.toLocaleString()} pictures`;
   $("#together-grid").replaceChildren(...found.images.map(groupCell));
@@ -281,6 +347,13 @@ function groupCell({ id, labels }) {
 function renderGroupState() {
   const beyond = group.total > group.ids.length ? ` The first ${group.ids.length} of ${group.total.toLocaleString()} are shown; the others are left for the next round.` : "";
   $("#together-state").textContent = `${group.ids.length - group.apart.size} get the label, ${group.apart.size} do not.${beyond}`;
+}
+
+// In a mixed group it is less work to press those that belong.
+function swap() {
+  group.apart = new Set(group.ids.filter((id) => !group.apart.has(id)));
+  for (const button of document.querySelectorAll("#together-grid button")) button.setAttribute("aria-pressed", String(group.apart.has(button.title)));
+  renderGroupState();
 }
 
 async function labelGroup(name) {
@@ -309,7 +382,8 @@ async function labelSimilar() {
     const by = context.store.gradient[0] || context.store.forward[0];
     const { hits } = await api.search({ by, like: [{ id: shown.id }], k: LIKE_THIS });
     const open = hits.filter((hit) => !hit.labels.length).map((hit) => hit.id);
-    const made = await api.select([shown.id, ...open], `like ${shortName(shown.id)}`);
+    likeness = [shown.id, ...open];
+    const made = await api.select(likeness, `like ${shortName(shown.id)}`);
     go({ show: "group", selection: made.selection });
   } catch (error) {
     notice(error.message);
@@ -366,18 +440,16 @@ export function mount(place, given) {
     if ($("#table").files[0]) takeTable($("#table").files[0]);
     $("#table").value = "";
   });
-  $("#class-name").addEventListener("input", renderClasses);
+  $("#class-name").addEventListener("input", () => {
+    pick = 0;
+    renderClasses();
+  });
+  $("#class-name").addEventListener("keydown", typing);
   $("#add").addEventListener("submit", (event) => {
     event.preventDefault();
-    const typed = $("#class-name").value.trim();
-    if (!typed) return;
-    $("#class-name").value = "";
-    $("#class-name").blur();
-    const lower = typed.toLowerCase();
-    const same = classes.find((one) => one.name.toLowerCase() === lower);
-    const begun = classes.filter((one) => one.name.toLowerCase().startsWith(lower));
-    choose(same?.name ?? (begun.length === 1 ? begun[0].name : typed));
+    takePicked();
   });
+  $("#together-swap").addEventListener("click", swap);
   $("#together-back").addEventListener("click", () => go({ show: "" }));
   $("#together-add").addEventListener("submit", (event) => {
     event.preventDefault();
@@ -385,7 +457,9 @@ export function mount(place, given) {
   });
   shown = null;
   busy = false;
+  waiting = null;
   filter = "";
+  pick = 0;
   watch();
 }
 

@@ -103,19 +103,24 @@ function describeModel() {
   const { figures, recipe, network, photos, trained, chosen } = about.model;
   const place = $("#model-figure");
   if (figures.accuracy === undefined) place.replaceChildren(element("span", { textContent: `Accuracy: ${figures.why}.` }));
-  else {
-    const [low, high] = figures.interval;
-    place.replaceChildren(element("b", { textContent: percent(figures.accuracy) }), element("span", { textContent: `right, between ${percent(low)} and ${percent(high)} (95 %)` }));
-  }
+  else if (figures.expected !== undefined) showFigure(place, figures.expected, figures.expected_interval, `of the ${figures.others.toLocaleString()} photos without a label are expected to be right`, 0);
+  else showFigure(place, figures.accuracy, figures.interval, "right", 1);
   const how = [`${recipe} of ${network}, trained on ${photos.toLocaleString()} photos, ${new Date(trained).toLocaleString()}.`];
   if (figures.accuracy !== undefined) {
     how.push(`Of ${figures.photos.toLocaleString()} labelled photos ${figures.right.toLocaleString()} are right, each held out with its copies and similar scenes (${figures.groups.toLocaleString()} groups).`);
+    if (figures.expected !== undefined) how.push("The figure above counts each of them for the photos that are like it, since photos that were labelled first are often harder than the others.");
     if (chosen) how.push("The features were chosen on the same photos, which makes the figure slightly too good.");
   }
   const unused = about.labelled - photos - about.model.changed_labels;
   if (unused > 0) how.push(`${unused.toLocaleString()} labelled photos are not used, such as those in a folder called test.`);
   $("#model-how").textContent = how.join(" ");
   $("#download-onnx").hidden = !about.has_onnx;
+}
+
+function showFigure(place, value, [low, high], words, digits) {
+  const number = (one) => `${one.toFixed(digits)} %`;
+  const about = digits ? "" : "about ";
+  place.replaceChildren(element("b", { textContent: `${about}${number(value)}` }), element("span", { textContent: `${words}, between ${number(low)} and ${number(high)} (95 %)` }));
 }
 
 function listClasses() {
