@@ -121,7 +121,8 @@ def serves(command, folder):
     )
     try:
         assert "28 images" in process.stdout.readline()
-        facts = httpx.get(f"{process.stdout.readline().strip()}api/store").json()
+        address = process.stdout.readline().strip()
+        facts = httpx.get(f"{address}api/store", timeout=60).json()
         assert (facts["images"], len(facts["labels"])) == (28, 14)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
