@@ -229,6 +229,8 @@ def test_the_summary_has_costs_and_cross_validated_ap(deepfish, shapes):
     assert ran.code == 0, ran.err
     assert "cross-validated AP" in ran.out
     assert "mAP" in ran.out
+    assert "cross-validated accuracy 100.0 % (" in ran.out
+    assert "always the commonest class: 50.0 %" in ran.out
     facts = json.loads((shapes.parent / "model" / "model.json").read_text())
     assert facts["training"]["C"] == "vissl"
 

@@ -122,6 +122,8 @@ def test_msp_is_made_of_what_there_is(made):
         (["--score", "mps"], "did you mean msp?"),
         (["--features", "dW8"], "must hold x7, delta8 for dW8"),
         (["--out", "x.txt"], "--out must end in .csv or .json"),
+        (["-n", "0"], "-n must be at least 1 photo, got 0"),
+        (["-n", "-3"], "-n must be at least 1 photo, got -3"),
     ],
 )
 def test_what_cannot_be_computed_is_one_line(deepfish, made, arguments, line):

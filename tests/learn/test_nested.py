@@ -7,6 +7,7 @@ from sklearn.svm import SVC
 from deepfishing.core.kernels import gram
 from deepfishing.core.metrics import average_precision
 from deepfishing.core.recipes import parse_recipe
+from deepfishing.core.statistics import proportion_interval
 from deepfishing.extraction.settings import Settings
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.learn.auto import choose
@@ -65,6 +66,21 @@ def test_the_ap_is_that_of_choosing_again_without_each_fold(n):
             scores[held, column] = svm.decision_function(K)
     expected = [average_precision(labels[:, c], scores[:, c], "area") for c in range(2)]
     np.testing.assert_allclose(model.svm.ap, expected, atol=1e-6)
+    right = scores.argmax(axis=1) == labels.argmax(axis=1)
+    found = model.training["accuracy"]
+    assert found["accuracy"] == pytest.approx(100 * right.mean(), abs=0.01)
+    low, high = proportion_interval(int(right.sum()), n)
+    assert found["interval"] == pytest.approx([low, high], abs=0.01)
+    assert found["commonest"] == 50
+
+
+def test_no_accuracy_is_stated_where_images_have_several_classes_or_too_few_groups():
+    arrays, labels = noise(1, 30)
+    both = labels.copy()
+    both[0] = 1
+    assert train(arrays, both, "x7", 1.0, np.arange(30)).training["accuracy"] == {}
+    pairs = np.arange(30) // 15  # two groups, which three folds cannot hold out
+    assert train(arrays, labels, "x7", 1.0, pairs).training["accuracy"] == {}
 
 
 def test_on_noise_the_figure_of_the_best_cost_is_not_above_chance():

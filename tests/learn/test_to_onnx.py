@@ -253,6 +253,16 @@ def test_the_command_line_writes_the_model_of_an_onnx_network(
     )
     assert deepfish("extract", "photos", "store", *asked).code == 0
     assert deepfish("train", "store", "model", "--features", "dW7+x7").code == 0
+    for name, words in [
+        ("model.txt", "must end in .onnx, got model.txt"),
+        ("none/model.onnx", "must be in a folder that exists, got none/model.onnx"),
+    ]:
+        ran = deepfish("export-model", "model", name)
+        assert ran.code == 1
+        assert ran.err == f"deepfish: the exported model {words}" + (
+            "; make it first\n" if "/" in name else "\n"
+        )
+        assert not (tmp_path / name).exists()
     ran = deepfish("export-model", "model", "model.onnx")
     assert ran.code == 0, ran.err
     assert (

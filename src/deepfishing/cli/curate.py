@@ -251,15 +251,16 @@ def run_bursts(args: Bursts) -> None:
 def run_odd(args: Odd) -> None:
     """Run `deepfish curate odd`."""
     _check_out(args.out)
+    if args.n < 1:
+        raise OptionError(f"-n must be at least 1 photo, got {args.n}")
     with progress_bar(quiet=args.as_json) as bar:
         photos = open_searcher(
             args.store, args.features, defaults=RECIPES, progress=bar
         )
         found = odd_photos(photos, args.score, progress=bar)
     write_records(args.out, [asdict(one) for one in found], ["path", "id", "score"])
-    shown = found[: max(args.n, 0)]
-    if shown:
-        _draw(args.sheet, photos, [(one.id, f"{one.score:.3f}") for one in shown])
+    shown = found[: args.n]
+    _draw(args.sheet, photos, [(one.id, f"{one.score:.3f}") for one in shown])
     if args.as_json:
         _say_document(args.store, photos, score=args.score, photos=shown)
         return

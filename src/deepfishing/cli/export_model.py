@@ -13,6 +13,7 @@ from deepfishing.cli.printing import (
 )
 from deepfishing.learn.model import Model
 from deepfishing.learn.to_onnx import export_model
+from deepfishing.util.files import check_out
 
 if TYPE_CHECKING:
     from deepfishing.learn.model import Model
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 def run_export_model(args: ExportModel) -> None:
     """Run `deepfish export-model`."""
+    check_out(args.file, [".onnx"], "the exported model")
     loaded = Model.load(args.model)
     difference = export_model(
         loaded, args.file, network=loaded.settings.load_network(weights=args.weights)

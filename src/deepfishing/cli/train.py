@@ -125,6 +125,14 @@ def _number(text: str) -> float | str:
         return text
 
 
+def _accuracy_text(accuracy: dict[str, Any]) -> str:
+    low, high = accuracy["interval"]
+    return (
+        f"cross-validated accuracy {accuracy['accuracy']:.1f} % ({low:.1f} to {high:.1f}); "
+        f"always the commonest class: {accuracy['commonest']:.1f} %"
+    )
+
+
 def _print_summary(
     folder: Path, model: Model, left_out: dict[str, str], as_json: bool
 ) -> None:
@@ -143,6 +151,7 @@ def _print_summary(
             "images": n,
             "support": len(svm.dual),
             "cross_validated_map": None if mean is None else round(mean, 2),
+            "cross_validated_accuracy": model.training.get("accuracy") or None,
             "validation": validation,
             "classes": {
                 name: {
@@ -187,6 +196,8 @@ def _print_summary(
             f"{images_text(n)} are {validation['groups']:,} groups of copies and similar "
             "scenes, which the folds never split"
         )
+    if accuracy := model.training.get("accuracy"):
+        print_line(_accuracy_text(accuracy))
     title = parse_recipe(model.recipe).title
     if title != model.recipe:
         print_line(f"{title} = {model.recipe}")

@@ -1,4 +1,4 @@
-"""The AP of classifiers whose recipe or cost was chosen on the same images.
+"""Figures of classifiers whose recipe or cost was chosen on the same images.
 
 The best of many candidates looks better on the images that it was chosen on than on others; on
 labels that are noise it is the luckiest one. So the choice is made again without each fold, and
@@ -26,14 +26,16 @@ if TYPE_CHECKING:
 CHOICE_IMAGES = MAX_IMAGES * 2 // 3
 
 
-def nested_ap(task: Task, arrays: Mapping[str, Array], folds: Folds) -> Array:
-    """Return the AP (C,) of a task whose recipe or cost is still to be chosen, in percent.
-
-    NaN for classes that the folds cannot measure.
-    """
+def nested_scores(task: Task, arrays: Mapping[str, Array], folds: Folds) -> Array:
+    """Return the scores (n, C) of images for a task whose recipe or cost is still to be chosen."""
     scores = np.zeros(task.labels.shape)
     for train, held in folds:
         scores[held] = _scores_of_fold(task, arrays, train, held)
+    return scores
+
+
+def nested_ap(task: Task, scores: Array, folds: Folds) -> Array:
+    """Return the AP (C,) of held-out scores, in percent; NaN where folds cannot measure it."""
     truth = task.counted_labels
     ap = np.full(truth.shape[1], np.nan)
     for column in np.flatnonzero(folds.measurable):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from deepfishing.core.accuracy import has_one_class
+from deepfishing.core.accuracy import has_one_class, measure_accuracy
 from deepfishing.core.features import has_classifier
 from deepfishing.core.metrics import average_precision
 from deepfishing.core.projections import FIT_IMAGES
@@ -45,7 +45,7 @@ from deepfishing.learn.held_out import HeldOut
 from deepfishing.learn.labelled import Labelled
 from deepfishing.learn.linear import train_linear
 from deepfishing.learn.model import ONE, SEVERAL, Model
-from deepfishing.learn.nested import nested_ap
+from deepfishing.learn.nested import nested_ap, nested_scores
 from deepfishing.learn.pool import Pool
 from deepfishing.learn.svm import (
     DEFAULT_COST,
@@ -298,6 +298,29 @@ class Task:
             },
         }
 
+    def accuracy(
+        self, held_out: Array | None, folds: Folds | None
+    ) -> dict[str, float | list[float]]:
+        """Return the accuracy of held-out scores (n, C), in percent, with its interval.
+
+        Beside it stands what the commonest class would get if it were always the answer. Empty
+        where images have several classes, or a class cannot be held out.
+        """
+        labels = np.asarray(self.labels)
+        is_known = folds is not None and folds.measurable.all()
+        if held_out is None or not is_known or not has_one_class(labels):
+            return {}
+        if not np.isfinite(held_out).all():
+            return {}
+        found = measure_accuracy(labels, held_out, self.classes, groups=self.groups)
+        if found is None:
+            return {}
+        return {
+            "accuracy": round(found.top1, 2),
+            "interval": [round(limit, 2) for limit in found.top1_interval],
+            "commonest": round(100 * float((labels == 1).mean(axis=0).max()), 2),
+        }
+
     def model(
         self, fitted: Fitted, svm: KernelSVM, support: Mapping[str, Array], **facts: Any
     ) -> Model:
@@ -361,14 +384,20 @@ def train_model(
         seed=task.seed,
         groups=task.groups,
     )
+    held_out = svm.held_out
     if asked.has_choice and svm.folds is not None:
-        svm = replace(svm, ap=nested_ap(asked, as_stored, svm.folds))
+        held_out = nested_scores(asked, as_stored, svm.folds)
+        svm = replace(svm, ap=nested_ap(asked, held_out, svm.folds))
+    accuracy = task.accuracy(held_out, svm.folds)
     used = np.flatnonzero(svm.dual.any(axis=1))
     support = {
         name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns
     }
     return task.model(
-        fitted, replace(svm, features=fitted(support), dual=svm.dual[used]), support
+        fitted,
+        replace(svm, features=fitted(support), dual=svm.dual[used]),
+        support,
+        accuracy=accuracy,
     )
 
 

@@ -113,17 +113,19 @@ def unguarded(text: str) -> str:
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
-def check_out(path: Path | None, kinds: Sequence[str] = TABLE_FORMATS) -> None:
+def check_out(
+    path: Path | None, kinds: Sequence[str] = TABLE_FORMATS, what: str = "--out"
+) -> None:
     """Refuse a file of another kind, or one that cannot be made, before any work."""
     if path is not None and path.suffix.lower() not in kinds:
-        raise OptionError(f"--out must end in {' or '.join(kinds)}, got {path}")
+        raise OptionError(f"{what} must end in {' or '.join(kinds)}, got {path}")
     if path is not None and not path.parent.is_dir():
         raise OptionError(
-            f"--out must be in a folder that exists, got {path}; make it first"
+            f"{what} must be in a folder that exists, got {path}; make it first"
         )
     if path is not None and not os.access(path.parent, os.W_OK):
         raise OptionError(
-            f"--out must be in a folder that can be written to, got {path}; choose another"
+            f"{what} must be in a folder that can be written to, got {path}; choose another"
         )
 
 
