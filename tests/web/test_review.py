@@ -206,6 +206,20 @@ def test_one_key_accepts_keeps_and_undoes(visit, serve, reviewed):
 
 
 @pytest.mark.browser
+def test_without_labels_the_review_leads_to_labelling(visit, serve, copied):
+    copied.write_rows([replace(row, labels=None) for row in copied.rows().values()])
+    with serve(Gallery(copied.folder)) as address:
+        tab = visit(address=address)
+        page = tab.open("#view=review")
+        page.wait_for_selector("#summary a.button")
+        assert "nothing to review yet" in page.inner_text("#summary")
+        assert not page.is_visible(".tabs")
+        page.click("#summary a.button")
+        page.wait_for_selector("#first-step:not([hidden])")
+        tab.context.close()
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize("show", ["", "table", "classes"])
 def test_the_review_fits_a_phone(visit, serve, reviewed, show):
     with serve(reviewed) as address:

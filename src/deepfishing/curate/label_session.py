@@ -35,7 +35,8 @@ Labels = tuple[str, ...] | None
 MAX_LABELLED = 1500
 MIN_LABELLED = 20  # below, an accuracy would say nothing,
 MEASURED_PER_CLASS = 3  # nor while the median class has fewer
-# photos of each class before those are asked for that the classifier is unsure of
+# photos of the median class before a suggestion has a probability, and of all classes on average
+# before those are asked for that the classifier is unsure of
 MIN_PER_CLASS = 2
 POINTS = 12  # of the curve
 HALVES = 8  # random halves of the labels, to see what the second half was worth
@@ -131,7 +132,7 @@ def learn(
     group = np.arange(len(numbers)) if groups is None else groups[numbers]
     scores, left_out = few.fit_targets(numbers, target, group)
     calibration = None
-    if is_measurable(target):
+    if is_measurable(target, MIN_PER_CLASS):
         calibration = fit_chance(margins(left_out), first_is_right(left_out, target))
     return Learned(
         classes=classes,
@@ -183,11 +184,10 @@ def first_is_right(scores: Array, target: Array) -> Array:
     return is_right
 
 
-def is_measurable(target: Array) -> bool:
+def is_measurable(target: Array, per_class: int = MEASURED_PER_CLASS) -> bool:
     """Whether there are labels enough for an estimate of the accuracy."""
-    per_class = (target == 1).sum(axis=0)
-    median = float(np.median(per_class))
-    return len(target) >= MIN_LABELLED and median >= MEASURED_PER_CLASS
+    median = float(np.median((target == 1).sum(axis=0)))
+    return len(target) >= MIN_LABELLED and median >= per_class
 
 
 def learning_curve(

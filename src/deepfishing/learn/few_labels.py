@@ -124,7 +124,13 @@ class FewLabels:
             Photos of one group, such as copies, are left out together.
         """
         weights, bias, left_out = self._solve(rows, target, groups)
-        return self.vectors @ weights.astype(np.float32) + bias, left_out
+        weights, bias = weights.astype(np.float32), bias.astype(np.float32)
+        scores = np.empty((len(self.vectors), target.shape[1]), dtype=np.float32)
+        # by blocks: a product of all vectors in half precision copies them first
+        for start in range(0, len(scores), BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            scores[part] = self.vectors[part].astype(np.float32) @ weights + bias
+        return scores, left_out
 
     def left_out(
         self, rows: Array, target: Array, groups: Array | None = None

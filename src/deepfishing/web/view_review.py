@@ -137,6 +137,7 @@ class ReviewRoom:
         about: dict[str, Any] = {
             "is_running": is_running,
             "is_stale": is_stale,
+            "is_too_few": is_hopeless,
             "error": self.too_few
             if is_hopeless
             else (job.error if job is not None else ""),

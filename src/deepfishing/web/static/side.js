@@ -48,6 +48,7 @@ export class Side {
       ...classes.map(({ name, images: n }) => row(name, name, n, state.labels.includes(name), (event) => this.label(name, state, event), n / most)),
     );
     this.place.querySelector(".nothing").hidden = classes.length > 0;
+    this.place.querySelector(".button").classList.toggle("primary", !classes.length);
     if (focused) [...this.place.querySelectorAll("button")].find((one) => one.value === focused)?.focus();
   }
 

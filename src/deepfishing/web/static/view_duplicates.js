@@ -98,7 +98,7 @@ async function more() {
 function describe(found, isRunning) {
   const line = $("#copies-about");
   const count = (n, one, several) => `${n.toLocaleString()} ${n === 1 ? one : several}`;
-  const again = (words) => element("button", { type: "button", textContent: words, onclick: find, disabled: isRunning });
+  const again = (words) => element("button", { type: "button", className: found.found ? "" : "primary", textContent: words, onclick: find, disabled: isRunning });
   if (!found.found) {
     line.replaceChildren("Copies are looked for among all photos and compared at full detail. No file is touched. ", again("Look for copies"));
     return;

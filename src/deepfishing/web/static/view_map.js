@@ -100,6 +100,7 @@ async function make(again, isRunning = false) {
 async function show() {
   const isEmpty = !about.placed;
   $("#map-stage").classList.toggle("empty", isEmpty);
+  $("#map-bar").hidden = isEmpty; // there is nothing to move or to colour
   describe();
   if (isEmpty) return;
   const [points, found] = await Promise.all([api.get("/api/map/points"), api.get("/api/map/regions")]);
@@ -126,7 +127,6 @@ function describe() {
   line.replaceChildren(said.join(" "));
   const missing = about.photos - about.placed;
   if (missing > 0) line.append(` ${count(missing)} photos are new. `, element("button", { type: "button", textContent: "Place them", onclick: () => make(false) }));
-  line.append(" ", element("button", { type: "button", className: "plain", textContent: "Make it again", onclick: () => make(true) }));
 }
 
 const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -206,7 +206,7 @@ function legend(found, palette) {
   }
   const lines = found.names.map((one, at) => [at + 1, one.name, one.photos]);
   if (found.others) lines.push([OTHERS, "others", found.others]);
-  if (found.none) lines.push([0, "none", found.none]);
+  if (found.none) lines.push([0, $("#map-colours").value === "label" ? "not labelled" : "none", found.none]);
   list.replaceChildren(
     ...lines.map(([code, name, photos]) => {
       const button = element("button", { type: "button", onclick: () => highlight(code, button) }, swatch(code), element("span", { textContent: name }), element("small", { className: "soft", textContent: photos.toLocaleString() }));
@@ -433,6 +433,7 @@ function listen() {
   $("#map-out").addEventListener("click", () => zoom(1 / ZOOM));
   $("#map-whole").addEventListener("click", everything);
   $("#map-screen").addEventListener("click", selectScreen);
+  $("#map-again").addEventListener("click", () => make(true));
   $("#map-colours").addEventListener("change", colour);
 }
 

@@ -20,6 +20,8 @@ export const keys = [
 const $ = (selector) => document.querySelector(selector);
 const AGAIN = 400; // milliseconds
 const PARTS = { "": "#doubts", table: "#table", classes: "#certain" };
+const TOO_FEW = "There is nothing to review yet. Two classes with two photos each are needed.";
+const MANY = 0.2; // share of doubtful labels of which most will be right
 const words = (name) => name || "none of these";
 
 let context = null;
@@ -59,6 +61,13 @@ function render(found) {
   const line = $("#summary");
   line.classList.remove("error");
   $("#look-again").hidden = !found.is_stale || found.is_running || Boolean(found.error);
+  $(".tabs").hidden = Boolean(found.is_too_few);
+  if (found.is_too_few) {
+    line.replaceChildren(TOO_FEW, " ", element("a", { className: "button primary", href: "#view=label", textContent: "Label photos" }));
+    review = null;
+    renderPart();
+    return;
+  }
   if (found.error && !found.classes) {
     line.textContent = sentence(found.error);
     review = null;
@@ -88,7 +97,8 @@ function summary({ photos, doubts: { total }, table }) {
   const right = table.reduce((sum, row, at) => sum + row[at], 0);
   const counted = table.flat().reduce((sum, n) => sum + n, 0);
   const words = counted ? ` Classifiers that have not seen the photo are right for ${right.toLocaleString()} of ${counted.toLocaleString()}.` : "";
-  return `${photos.toLocaleString()} labelled photos, ${total.toLocaleString()} labels to look at again, the most doubtful first.${words}`;
+  const many = total > MANY * counted ? " Classifiers that are often wrong doubt often: look at the first of these labels, then label more." : "";
+  return `${photos.toLocaleString()} labelled photos, ${total.toLocaleString()} labels to look at again, the most doubtful first.${words}${many}`;
 }
 
 // ---- doubtful labels ----
