@@ -1,7 +1,7 @@
 """The main job on the embedded photographs: few labels, then a look at the collection.
 
 `python scripts/demo.py FOLDER` writes everything that it measures into FOLDER, with a report, and
-prints what follows from it in less than a screen. It only uses public functions of the package.
+prints what follows from it in less than a screen, with a progress bar on a terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 import deepfishing
 from deepfishing import curate
+from deepfishing.cli.progress import progress_bar
 from deepfishing.evaluation.record import ACCURACY, FORWARD_KERNELS, PHOTOS, Result
 
 LABELS = (1, 2, 4, 8, 16)  # per class
@@ -26,11 +27,15 @@ def main(folder: Path) -> None:
     """Measure, print and say where the report is."""
     dataset = deepfishing.load_groceries(folder / "data")
     network = deepfishing.load_network("efficientnet-lite0")
-    few = deepfishing.measure(dataset, network, folder, ["low-shot"], features=FEATURES)
+    with progress_bar() as bar:
+        few = deepfishing.measure(
+            dataset, network, folder, ["low-shot"], features=FEATURES, progress=bar
+        )
     print_accuracy(few.points["low-shot"])
-    table = deepfishing.measure(
-        dataset, network, folder, ["table"], table="all,best,auto"
-    )
+    with progress_bar() as bar:
+        table = deepfishing.measure(
+            dataset, network, folder, ["table"], table="all,best,auto", progress=bar
+        )
     store = next((folder / "features").iterdir())
     print_collection(store)
     print(f"\nThe paper's table, all classes and photos: {table.page}")

@@ -1,18 +1,24 @@
 """Run a session with what Windows lacks taken away: `python without_posix.py FOLDER`.
 
-Removed before anything of the package is imported: the modules fcntl, resource and pwd; os.fork,
-os.uname, os.sched_getaffinity, os.sysconf and mmap.MAP_PRIVATE with its relatives. A file that this
+Removed before anything of the package is imported, here and in the processes that the studio
+starts: the modules fcntl, resource, pwd and their like; os.fork, os.uname, os.sched_getaffinity,
+os.sysconf and others; signals; mmap.MAP_PRIVATE with its relatives; the C library. A file that this
 process has open or mapped can neither be renamed nor replaced nor removed, a name that Windows does
 not take cannot be opened, and text without an encoding is an error, for it is not UTF-8 there.
 """
 
 import builtins
+import ctypes
 import io
+import json
 import mmap
 import os
+import signal
+import socket
 import sys
 import threading
 import time
+import urllib.parse
 import urllib.request
 import warnings
 from importlib import import_module
@@ -21,7 +27,7 @@ from pkgutil import walk_packages
 
 # Linux builds of these look at the kernel while they are imported, their Windows builds do not
 LIBRARIES = ("faiss", "numpy", "psutil", "pyarrow.parquet", "sklearn.svm", "torch")
-MODULES = ("fcntl", "resource", "pwd")
+MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 FUNCTIONS = (
     "fork",
     "forkpty",
@@ -30,7 +36,17 @@ FUNCTIONS = (
     "sysconf",
     "getuid",
     "geteuid",
+    "nice",
+    "statvfs",
+    "getloadavg",
+    "killpg",
+    "setsid",
+    "mkfifo",
+    "pread",
+    "pwrite",
+    "posix_fallocate",
 )
+SIGNALS = ("SIGKILL", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGALRM", "alarm", "setitimer")
 RESERVED = {
     "con",
     "prn",
@@ -48,13 +64,43 @@ def take_away(folder):
         sys.modules[name] = None  # `import` then raises ImportError
     for name in FUNCTIONS:
         delattr(os, name)
-    for name in [name for name in dir(mmap) if name.startswith(("MAP_", "PROT_"))]:
-        delattr(mmap, name)
+    for name in SIGNALS:
+        delattr(signal, name)
+    for name in dir(mmap):
+        if name.startswith(("MAP_", "PROT_", "MADV_")):
+            delattr(mmap, name)
+    ctypes.CDLL = without_c_library(ctypes.CDLL)
     os.rename, os.replace = checked(os.rename, (0, 1)), checked(os.replace, (0, 1))
     os.unlink, os.remove = checked(os.unlink, (0,)), checked(os.remove, (0,))
     builtins.open = io.open = named(io.open, folder)
     os.open, os.mkdir = named(os.open, folder), named(os.mkdir, folder)
     warnings.filterwarnings("error", category=EncodingWarning, module="deepfishing")
+
+
+def without_c_library(load):
+    def run(name, *arguments, **options):
+        if name is None:
+            raise TypeError("a library must have a name")
+        return load(name, *arguments, **options)
+
+    return run
+
+
+def take_away_in_processes(folder):
+    """Have the processes that are started from here lack the same."""
+    start = folder / "start"
+    start.mkdir()
+    here = str(Path(__file__).parent)
+    lines = (
+        "import sys",
+        "from pathlib import Path",
+        f"sys.path.insert(0, {here!r})",
+        "from without_posix import take_away",
+        f"take_away(Path({str(folder)!r}))",
+    )
+    (start / "sitecustomize.py").write_text("\n".join(lines), "utf-8")
+    os.environ["PYTHONPATH"] = str(start)
+    os.environ["PYTHONWARNDEFAULTENCODING"] = "1"
 
 
 def checked(function, places):
@@ -128,25 +174,53 @@ def label(store):
     assert LabelLog.open(store).current()[first.sha256] == ("pear",)
 
 
-def serve_start(store, model):
-    from deepfishing.web.gallery import Gallery
-    from deepfishing.web.server import bind, make_server, share_heaps
+def studio(photos):
+    """Open a folder in the studio, label a photo, look for copies, and end it by Ctrl-C."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    problems = []
 
-    share_heaps()
-    address = bind("127.0.0.1", 0)
-    server = make_server(Gallery(store, model=model), address)
-    thread = threading.Thread(
-        target=server.run, kwargs={"sockets": [address.listening]}
-    )
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        with urllib.request.urlopen(address.url) as answer:
-            assert b"<html" in answer.read()
-    finally:
-        server.should_exit = True
-        thread.join(timeout=60)
+    def visit():
+        try:
+            look_around(f"http://127.0.0.1:{port}")
+        except Exception as problem:
+            problems.append(problem)
+        signal.raise_signal(signal.SIGINT)
+
+    visitor = threading.Thread(target=visit)
+    visitor.start()
+    deepfish("studio", photos, "--no-open", "--port", port)
+    visitor.join(timeout=60)
+    if problems:
+        raise problems[0]
+
+
+def look_around(address):
+    def ask(path, asked=None):
+        body = None if asked is None else json.dumps(asked).encode()
+        request = urllib.request.Request(f"{address}/api/{path}", body)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.loads(answer.read())
+
+    def wait_for(path, is_ready):
+        for _ in range(1200):
+            try:
+                state = ask(path)
+            except OSError:  # it has not started
+                state = {}
+            if is_ready(state):
+                return state
+            time.sleep(0.1)
+        raise AssertionError(f"{path} stays {state}")
+
+    wait_for("store", lambda state: "images" in state)
+    photo = ask("images")["images"][0]["id"]
+    ask("labels", {"ids": [photo], "labels": ["pear"]})
+    assert ask(f"labels/of?id={urllib.parse.quote(photo)}")["labels"] == ["pear"]
+    ask("duplicates/find", {})
+    wait_for("duplicates", lambda state: state.get("found"))
 
 
 def session(folder):
@@ -160,7 +234,7 @@ def session(folder):
     deepfish("train", store, model, "--features", "x7")
     deepfish("train", store, model, "--features", "dW8")  # replaces the first
     deepfish("predict", model, photos)
-    serve_start(store, model)
+    studio(photos)
     for path in sorted(photos.rglob("*.jpg"))[:2]:
         path.unlink()
     # while a search has the shards mapped, as a page does
@@ -172,6 +246,7 @@ def session(folder):
     deepfish("extract", photos, store, "--features", "x7,dW8")
     deepfish("search", store, min(photos.rglob("*.jpg")), "--index")
     deepfish("curate", "twins", store)
+    deepfish("curate", "map", store, "--out", folder / "map.html")
     deepfish("export", store, folder / "features.parquet")
     deepfish("store", "verify", store)
     deepfish("doctor")
@@ -182,5 +257,7 @@ def session(folder):
 
 
 if __name__ == "__main__":
-    take_away(Path(sys.argv[1]).resolve())
-    session(Path(sys.argv[1]).resolve())
+    place = Path(sys.argv[1]).resolve()
+    take_away(place)
+    take_away_in_processes(place)
+    session(place)
