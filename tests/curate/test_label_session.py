@@ -162,6 +162,9 @@ def test_the_curve_ends_with_the_estimate():
     assert [point.labels for point in curve] == sorted(
         {point.labels for point in curve}
     )
+    asked = iter([True, True, False])  # a new label comes while it is made
+    begun = learning_curve(few, rows, named(truth, rows), is_wanted=lambda: next(asked))
+    assert begun == curve[:2]
     assert learning_curve(few, rows[:5], named(truth, rows[:5])) == []
     assert learn(few, rows[:3], [("a",)] * 3) is None
 

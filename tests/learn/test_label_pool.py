@@ -1,13 +1,21 @@
 """The vectors that turn labels into scores: kept beside the store, short, and as accurate."""
 
+import sys
+
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 
 from deepfishing.errors import StoreError
 from deepfishing.learn import label_pool
 from deepfishing.learn.few_labels import FewLabels
-from deepfishing.learn.label_pool import make_label_pool, open_label_pool, shortened
+from deepfishing.learn.label_pool import (
+    LabelPool,
+    make_label_pool,
+    open_label_pool,
+    shortened,
+)
 from deepfishing.store import Store
 from deepfishing.store.manifest import Row
 from deepfishing.store.side_files import FOLDER
@@ -88,3 +96,21 @@ def test_a_store_without_embeddings_says_what_to_do(tmp_path, rng):
     store.append([f"{0:064x}"], {"y8": rng.normal(size=(1, 3))})
     with pytest.raises(StoreError, match="suggestions need x7"):
         make_label_pool(store)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the pages of Linux")
+def test_vectors_that_are_mapped_take_no_memory_once_they_were_used(tmp_path, rng):
+    np.save(tmp_path / "v.npy", rng.normal(size=(20_000, 512)).astype(np.float16))
+    mapped = np.load(tmp_path / "v.npy", mmap_mode="r")
+    in_memory = np.array(mapped[:100])
+    process = psutil.Process()
+    before = process.memory_info().rss
+    total = mapped.sum(dtype=np.float64)
+    used = process.memory_info().rss
+    LabelPool(pa.array([]), FewLabels(mapped)).release()
+    after = process.memory_info().rss
+    assert used - before > 15 * 2**20
+    assert after - before < 5 * 2**20
+    assert mapped.sum(dtype=np.float64) == total
+    LabelPool(pa.array([]), FewLabels(in_memory)).release()  # which is in no file
+    np.testing.assert_array_equal(in_memory, mapped[:100])

@@ -10,7 +10,7 @@ The accuracy is how often the first suggestion is right for the photos without a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -195,14 +195,20 @@ def learning_curve(
     rows: Sequence[int] | Array,
     labels: Sequence[Labels],
     groups: Array | None = None,
+    is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[CurvePoint]:
-    """Return the estimated accuracy after the first labels, after more of them, and so on."""
+    """Return the estimated accuracy after the first labels, after more of them, and so on.
+
+    It ends early once it is not wanted any more, such as when there is a new label.
+    """
     n = len(rows)
     if n < MIN_LABELLED:
         return []
     sizes = np.unique(np.geomspace(MIN_LABELLED, n, POINTS).round().astype(int))
     points = []
     for size in sizes.tolist():
+        if not is_wanted():
+            break
         point = _estimate_of(few, rows[:size], labels[:size], groups)
         if point is not None:
             points.append(CurvePoint(size, point.accuracy, point.interval))

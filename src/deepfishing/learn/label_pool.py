@@ -23,6 +23,7 @@ from deepfishing.learn.few_labels import BLOCK_ROWS, FewLabels
 from deepfishing.store import Store
 from deepfishing.store.contents import Contents
 from deepfishing.store.side_files import pack_keys, read_side, unpack_keys, write_side
+from deepfishing.util.machine import release_pages
 from deepfishing.util.progress import Progress, silent
 
 EMBEDDING = "x7"
@@ -42,6 +43,11 @@ class LabelPool:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def release(self) -> None:
+        """Let go of the memory of vectors that are mapped; they are read again when needed."""
+        if isinstance(self.few.vectors, np.memmap):
+            release_pages(self.few.vectors)
 
     def numbers_of(self, keys: pa.Array) -> Array:
         """Return the row of each content; -1 for one that is not in the pool."""

@@ -86,11 +86,12 @@ def release_pages(content: np.ndarray[Any, Any]) -> None:
     Parameters
     ----------
     content : ndarray
-        All bytes of the file, which this process never writes to.
+        Of the file, which this process never writes to; from its first page on.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
-        address = ctypes.c_void_p(content.ctypes.data)
-        size = ctypes.c_size_t(content.nbytes)
+        before = content.ctypes.data % mmap.PAGESIZE  # such as the head of a .npy file
+        address = ctypes.c_void_p(content.ctypes.data - before)
+        size = ctypes.c_size_t(content.nbytes + before)
         _c_library().madvise(address, size, mmap.MADV_DONTNEED)
 
 

@@ -122,6 +122,7 @@ class Learner:
             self._wake.clear()
             try:
                 self._learn(prepared)
+                prepared.pool.release()
             except Exception:
                 _log.exception("deepfish: learning from the labels failed")
                 self.error = "learning failed; the terminal of the server says why"
@@ -182,9 +183,14 @@ class Learner:
         before = self.taught
         kept = (before.curve, before.advice) if before is not None else ((), None)
         self.taught = Taught(version, len(numbers), learned, queue, *kept)
-        if live.version != version:
-            return  # the curve can wait for the last label
-        curve = tuple(learning_curve(few, numbers, labels, prepared.groups))
+
+        def is_last() -> bool:
+            return live.version == version
+
+        groups = prepared.groups  # the curve can wait for the last label
+        curve = tuple(learning_curve(few, numbers, labels, groups, is_last))
+        if not is_last():
+            return
         advice = None if learned is None else advise(few, learned)
         self.taught = replace(self.taught, curve=curve, advice=advice, is_whole=True)
 
