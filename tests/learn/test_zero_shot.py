@@ -55,6 +55,19 @@ def test_names_make_a_classifier_without_labels(trained, names, towers, tmp_path
     assert loaded.predict(trained[1]).tolist() == [colour(item.id) for item in images]
     probabilities = loaded.predict_proba(trained[1])
     assert ((probabilities > 0.5).sum(axis=1) == 1).all()
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-6)
+
+
+def test_a_model_is_as_sure_as_the_suggestions_are(trained, towers):
+    store = towers.extract(trained[0], trained[0].parent / "photos", "unsure")
+    classes = [f"{name} bicycle" for name in towers.COLOURS]
+    suggested = {one.id: one for one in suggest_labels(store, classes)}
+    model = zero_shot_model(store, classes)
+    rows = list(store.labelled_rows())
+    for row, found in zip(rows, model.predict_proba(store), strict=True):
+        expected = suggested[row.id]
+        assert classes[found.argmax()] == expected.label
+        assert abs(found.max() - expected.probability) < 1e-3
 
 
 def test_scores_and_probabilities_are_those_of_the_library(

@@ -27,7 +27,7 @@ from deepfishing.evaluation.report.tables import choice_text
 from deepfishing.images.sources import find_images, passed_over_in
 from deepfishing.learn.folds import NOT_MEASURABLE
 from deepfishing.learn.labelled import is_voc, read_labels
-from deepfishing.learn.model import Model
+from deepfishing.learn.model import ZERO_SHOT, Model
 from deepfishing.learn.svm import CostSearch, check_options
 from deepfishing.learn.training import train_on_images, train_on_store
 from deepfishing.learn.zero_shot import zero_shot_model
@@ -111,7 +111,7 @@ def _train_on_words(
             {"model": str(folder), "recipe": made.recipe, "classes": list(made.classes)}
         )
         return
-    prompt = made.training["zero_shot"]["prompt"]
+    prompt = made.training[ZERO_SHOT]["prompt"]
     print_line(
         f"{folder}: {len(made.classes)} classes by their names, {prompt!r}; no photo was used"
     )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
 ONE, SEVERAL = "one per image", "several per image"  # labels of the training images
+ZERO_SHOT = "zero_shot"  # in the training of a model that was made of names of classes
 FACTOR, STATE = "factor/", "state/"  # begin the names of tensors
 MACHINES = "machines"  # name of the tensor of a model on vectors
 
@@ -312,6 +313,7 @@ def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Mo
         dual=tensors["dual"],
         bias=tensors["bias"],
         calibration=tensors["calibration"],
+        is_exclusive=ZERO_SHOT in document["training"],
         trained=per_class["trained"],
         cost=per_class["cost"],
         ap=per_class["ap"],

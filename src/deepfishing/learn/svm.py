@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 
 import numpy as np
+from scipy.special import softmax
 
 from deepfishing.core.kernels import Comparable, finite_gram, gram
 from deepfishing.core.metrics import average_precision, check_signs
@@ -62,7 +63,7 @@ SEARCHES = {
 class KernelSVM:
     """One-vs-rest classifiers: f(image) = sum_i dual[i, class] K(image, i) + bias[class].
 
-    A probability is sigma(slope f + offset).
+    A probability is sigma(slope f + offset); of classes that exclude each other, the softmax of it.
     """
 
     features: Comparable
@@ -74,6 +75,7 @@ class KernelSVM:
     # of all images, each held out once (area, in percent); NaN if not measurable
     ap: Array
     calibration: Array | None = None  # slope and offset (2, C), if they were asked for
+    is_exclusive: bool = False
     folds: Folds | None = None  # by which `ap`, `cost` and `calibration` were found
     # scores (n, C) of images when they were held out, NaN without
     held_out: Array | None = None
@@ -96,7 +98,7 @@ class KernelSVM:
         return self.calibrate(self.decision_function(features))
 
     def calibrate(self, scores: Array) -> Array:
-        """Probabilities of scores (m, C); monotone in each class."""
+        """Return probabilities of scores (m, C)."""
         if self.calibration is None:
             raise OptionError(
                 "probabilities must be asked for in training, got classifiers without; "
@@ -104,6 +106,8 @@ class KernelSVM:
             )
         slope, offset = self.calibration
         z = slope * scores + offset
+        if self.is_exclusive:
+            return np.asarray(softmax(z, axis=1))
         small = np.exp(-np.abs(z))  # never too large for a number
         probabilities: Array = np.where(z < 0, small, 1.0) / (1 + small)
         return probabilities

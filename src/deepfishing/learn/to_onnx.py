@@ -187,7 +187,9 @@ class _Above(nn.Module):
         scores = (K - level) @ _constant(svm.dual) + level * _constant(svm.dual.sum(0))
         scores = scores + _constant(svm.bias)
         slope, offset = _constant(svm.calibration)
-        return torch.sigmoid(slope * scores + offset), scores
+        z = slope * scores + offset
+        probabilities = z.softmax(1) if svm.is_exclusive else torch.sigmoid(z)
+        return probabilities, scores
 
     def factors(self, middle: Tensor) -> Tensors:
         """Those of the model, (n, d) each."""

@@ -12,19 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.errors import StoreError
 from deepfishing.extraction.settings import Settings
 from deepfishing.extraction.texts import EMBEDDING, TextVectors
-from deepfishing.learn.model import ONE, Model
+from deepfishing.learn.model import ONE, ZERO_SHOT, Model
 from deepfishing.learn.svm import KernelSVM
 from deepfishing.networks.prompts import ClassNames, read_classes
 from deepfishing.store import Store
-
-CALIBRATION_PHOTOS = 5000  # of the store, by which probabilities are set
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,8 @@ def zero_shot_model(store: Store, classes: str | Path | Sequence[str]) -> Model:
     Returns
     -------
     model : Model
-        It scores a class by the cosine of x7 and the class's text. Probabilities are of each class
-        on its own: those of a softmax, as far as a line for each class can give them.
+        It scores a class by the cosine of x7 and the class's text. Probabilities are those of the
+        softmax, as in the library.
     """
     wanted = read_classes(classes)
     names = wanted.names
@@ -61,12 +59,6 @@ def zero_shot_model(store: Store, classes: str | Path | Sequence[str]) -> Model:
     recipe = parse_recipe(EMBEDDING, settings.network.layers)
     support = {EMBEDDING: texts}
     fitted = recipe.fit(support)
-    keys = sorted(store.shards(EMBEDDING).keys())
-    chosen = np.sort(
-        np.random.default_rng(0).permutation(len(keys))[:CALIBRATION_PHOTOS]
-    )
-    photos = store.read([keys[number] for number in chosen], EMBEDDING)
-    scores = scale * (l2_normalize(photos.astype(np.float32)) @ texts.T)
     count = len(names)
     svm = KernelSVM(
         features=fitted(support),
@@ -75,12 +67,13 @@ def zero_shot_model(store: Store, classes: str | Path | Sequence[str]) -> Model:
         trained=np.ones(count, dtype=bool),
         cost=np.ones(count),
         ap=np.full(count, np.nan),
-        calibration=np.stack([np.full(count, scale), -_of_others(scores)]),
+        calibration=np.stack([np.full(count, scale), np.zeros(count)]),
+        is_exclusive=True,
     )
     training = {
         "images": 0,
         "labels": ONE,
-        "zero_shot": {"prompt": wanted.prompt, "bias": bias},
+        ZERO_SHOT: {"prompt": wanted.prompt, "bias": bias},
     }
     return Model(recipe.name, settings, names, support, fitted, svm, training)
 
@@ -120,13 +113,3 @@ def _texts(store: Store, classes: ClassNames) -> tuple[Array, float, float]:
     vectors = TextVectors(store.folder, store.settings)
     texts = vectors(classes.texts())
     return texts, vectors.scale, vectors.bias
-
-
-def _of_others(scores: Array) -> Array:
-    """The mean, over photos, of what the other classes together score, for each class (C,)."""
-    columns = range(scores.shape[1])
-    others = [
-        logsumexp(np.delete(scores, column, axis=1), axis=1).mean()
-        for column in columns
-    ]
-    return np.array(others)
