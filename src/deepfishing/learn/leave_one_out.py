@@ -1,8 +1,9 @@
 """Few labels: which mixture suits them, by leaving out one labelled image at a time.
 
-Two things decide: what a mixture gained on other collections with as many labels (`Mixture.gains`),
-and its mAP on labelled images that are held out. The second counts for more the more labels there
-are; with one label per class there is nothing to hold out.
+Two things decide: what a mixture gained on other collections with as many labels
+(`Mixture.expected`), and its mAP on labelled images that are held out. Both are estimates of one
+gain, and their weighted mean is taken. The second counts for more the more labels there are; with
+one label per class there is nothing to hold out.
 
 Kernel ridge regression with targets +1 and -1 has the solution alpha = G^-1 y with
 G = K + 1 + ridge I, where the constant 1 is the intercept. Without the images of a group g, the
@@ -31,10 +32,9 @@ RIDGE = 1.0
 FEW_LABELS_COST = 3.0  # which gives a higher accuracy than 1, and about the same mAP
 # labels per class from which it does so, too, with several classes per photo
 MANY_FOR_COST = 4
-# weight of a point of held-out mAP beside an expected one, with very many labels
-EVIDENCE = 2.0
 MAX_SHARE_OF_POOL = 1 / 4  # of labelled photos that the pool can do without
-HALF = 10  # held-out positive images with which it has half of that weight
+# held-out positive images with which their gain counts as much as the expected one
+EQUAL_COUNT = 100
 
 
 def choose_by_leaving_out(
@@ -78,9 +78,9 @@ def choose_by_leaving_out(
     for scores in held_out_scores(names, kernels, labels, group):
         held_out.add(scores)
     count = int((labels[:, measured] == 1).sum())
-    weight = EVIDENCE * count / (count + HALF)
+    trust = count / (count + EQUAL_COUNT)
     evidence = np.array(held_out.maps) - held_out.maps[0]
-    chosen = int((expected + weight * evidence).argmax())
+    chosen = int(((1 - trust) * expected + trust * evidence).argmax())
     best = int(np.argmax(held_out.maps))
     behind, errors = held_out.behind(best, range(len(names)))
     tried = []
