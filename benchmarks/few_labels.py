@@ -8,11 +8,13 @@ class, in the two forms in which labels come: positives of each class with 19 ne
 labelled photos of each class and nothing else. The pool is the training half. At the end follow the
 mean gains over the forward kernel of each candidate on photos like and unlike those that the
 network was trained on: the numbers of `deepfishing.learn.mixtures`. Sets that a script has drawn
-count half.
+count half. Then follow the gains of the choice on each set with the expected gains of all others:
+what a set gains that had no part in the development.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +29,14 @@ from deepfishing.core.recipes import parse_recipe
 from deepfishing.evaluation.experiment import Protocol, prepare
 from deepfishing.images.voc import voc_layout
 from deepfishing.learn.auto import choose
-from deepfishing.learn.mixtures import LABELS, MIXTURES, likeness, mixtures_for
+from deepfishing.learn.leave_one_out import combined_gains, measurable_classes
+from deepfishing.learn.mixtures import (
+    LABELS,
+    MIXTURES,
+    Mixture,
+    likeness,
+    mixtures_for,
+)
 from deepfishing.learn.pool import Pool
 from deepfishing.util.progress import silent
 
@@ -141,16 +150,36 @@ def evaluate(
     return figures
 
 
-def measure(
-    data: Collection, draws: int, with_candidates: bool
-) -> dict[tuple, dict[str, float]]:
-    """Mean figures of the draws, by form, labels and measure, of each recipe."""
+@dataclass(eq=False)
+class Figures:
+    """Test figures of each draw, and what its labelled photos show when they are left out."""
+
+    # by form, measure and labels per class: those of each recipe
+    cells: dict[tuple, dict[str, list[float]]] = field(default_factory=dict)
+    # by form and labels per class: mAP of each candidate, and the positives it is measured on
+    left_out: dict[tuple, list[tuple[np.ndarray, int]]] = field(default_factory=dict)
+
+    def mean(self, cell: tuple, title: str) -> float:
+        """The mean over the draws."""
+        return float(np.mean(self.cells[cell][title]))
+
+    def strongest_forward(self, cell: tuple) -> float:
+        """The strongest forward kernel, picked on the test photos."""
+        names = [name for name in FORWARD if name in self.cells[cell]]
+        return max(self.mean(cell, name) for name in names)
+
+
+def as_candidate(recipe: str) -> str:
+    """The title of a candidate, which may be a forward kernel at another cost."""
+    return f"candidate {recipe}"
+
+
+def measure(data: Collection, draws: int, with_candidates: bool) -> Figures:
+    """Measure each recipe on the same draws of labels."""
     mixtures = mixtures_for("auto", data.layers, data.train, has_pool=True)
-    names = list(FORWARD) if "x6" in data.train else list(FORWARD[:-1])
-    names += (
-        [mixture.recipe(data.layers) for mixture in mixtures] if with_candidates else []
-    )
-    figures: dict[tuple, dict[str, list[float]]] = {}
+    recipes = [mixture.recipe(data.layers) for mixture in mixtures]
+    forward = [name for name in FORWARD if name != "x6+x7" or "x6" in data.train]
+    figures = Figures()
     for form in (POSITIVES, PHOTOS):
         for count in LABELS:
             enough = (data.train_labels == 1).sum(axis=0) >= count + (form == POSITIVES)
@@ -159,11 +188,10 @@ def measure(
             for seed in range(draws):
                 known = draw(data.train_labels, form, count, seed)
                 rows = np.flatnonzero(known.any(axis=1))
-                some = {name: values[rows] for name, values in data.train.items()}
-                runs = [(name, name, 1.0) for name in names]
+                runs = [(name, name, 1.0) for name in forward]
                 for kind in AUTO:
                     choice = choose(
-                        some,
+                        {name: values[rows] for name, values in data.train.items()},
                         known[rows],
                         data.layers,
                         kind=kind,
@@ -171,74 +199,113 @@ def measure(
                         groups=data.groups[rows],
                     )
                     runs.append((kind, choice.recipe, choice.cost))
+                    if kind != "auto" or not with_candidates:
+                        continue
+                    runs += [
+                        (as_candidate(name), name, choice.cost) for name in recipes
+                    ]
+                    maps = np.array([tried.map for tried in choice.tried])
+                    measured = measurable_classes(known[rows], data.groups[rows])
+                    positives = int((known[rows][:, measured] == 1).sum())
+                    figures.left_out.setdefault((form, count), []).append(
+                        (maps, positives)
+                    )
                 for title, name, cost in runs:
                     for what, value in evaluate(data, name, known, cost, form).items():
-                        cell = figures.setdefault((form, what, count), {})
+                        cell = figures.cells.setdefault((form, what, count), {})
                         cell.setdefault(title, []).append(value)
-    return {
-        cell: {title: float(np.mean(values)) for title, values in rows.items()}
-        for cell, rows in figures.items()
-    }
+    return figures
 
 
-def print_set(data: Collection, figures: dict[tuple, dict[str, float]]) -> None:
+def print_set(data: Collection, figures: Figures) -> None:
     """Print a table of one set: figures of the strongest forward kernel, then gains over it."""
     alike = likeness(data.train.get("y8"))
     print(f"\n## {data.name} ({len(data.train_labels)} photos, likeness {alike:.2f})\n")
     cells = [(form, what, n) for form, what in MEASURES for n in LABELS]
-    cells = [cell for cell in cells if cell in figures]
+    cells = [cell for cell in cells if cell in figures.cells]
     print("| | " + " | ".join(f"{form}, {what}, {n}" for form, what, n in cells) + " |")
     print("|---" * (len(cells) + 1) + "|")
-    strongest = {}
-    for cell in cells:
-        strongest[cell] = max(
-            figures[cell][name] for name in FORWARD if name in figures[cell]
-        )
-    print(
-        "| strongest forward | "
-        + " | ".join(f"{strongest[c]:.1f}" for c in cells)
-        + " |"
-    )
-    for title in figures[cells[0]]:
-        gains = [figures[cell][title] - strongest[cell] for cell in cells]
-        print(
-            f"| `{title}` | " + " | ".join(f"{gain:+.1f}" for gain in gains) + " |",
-            flush=True,
-        )
+    strongest = [figures.strongest_forward(cell) for cell in cells]
+    print("| strongest forward | " + " | ".join(f"{v:.1f}" for v in strongest) + " |")
+    for title in figures.cells[cells[0]]:
+        gains = [figures.mean(cell, title) for cell in cells] - np.array(strongest)
+        print(f"| `{title}` | " + " | ".join(f"{gain:+.1f}" for gain in gains) + " |")
 
 
-def print_gains(
-    results: list[tuple[Collection, dict[tuple, dict[str, float]]]],
-) -> None:
-    """Print the gains of the candidates over the first one, unlike and like."""
-    print(
-        "\n## Gains over the forward kernel\n\n| candidate | unlike | like |\n|---|---|---|"
-    )
-    for mixture in MIXTURES:
-        lines = []
-        for side in (0, 1):
-            row = []
-            for count in LABELS:
-                weights, gains = [], []
-                for data, figures in results:
+Measured = list[tuple[Collection, Figures]]
+
+
+def expected_gains(measured: Measured, mixtures: Sequence[Mixture]) -> np.ndarray:
+    """Gains (2, M, labels) of the candidates over the first, on photos unlike and like."""
+    gains = np.zeros((2, len(mixtures), len(LABELS)))
+    for number, mixture in enumerate(mixtures):
+        for place, count in enumerate(LABELS):
+            found, weights = [], []
+            for data, figures in measured:
+                names = mixture.recipe(data.layers), mixtures[0].recipe(data.layers)
+                this, first = (as_candidate(name) for name in names)
+                of_set = []
+                for form, what in MEASURES:
+                    cell = (form, what, count)
+                    if this in figures.cells.get(cell, {}):
+                        of_set.append(
+                            figures.mean(cell, this) - figures.mean(cell, first)
+                        )
+                if of_set:
                     alike = likeness(data.train.get("y8"))
-                    weight = (0.5 if data.name in DRAWN_SETS else 1.0) * abs(
-                        1 - side - alike
-                    )
-                    names = mixture.recipe(data.layers), MIXTURES[0].recipe(data.layers)
-                    found = []
-                    for form, what in MEASURES:
-                        cell = figures.get((form, what, count), {})
-                        if all(name in cell for name in names):
-                            found.append(cell[names[0]] - cell[names[1]])
-                    if found and weight:
-                        weights.append(weight)
-                        gains.append(float(np.mean(found)))
-                row.append(
-                    f"{np.average(gains, weights=weights):+.1f}" if gains else "-"
-                )
-            lines.append(" / ".join(row))
-        print(f"| `{mixture.recipe(results[0][0].layers)}` | {lines[0]} | {lines[1]} |")
+                    weight = 0.5 if data.name in DRAWN_SETS else 1.0
+                    found.append(np.mean(of_set))
+                    weights.append([weight * (1 - alike), weight * alike])
+            for side in (0, 1):
+                side_weights = [pair[side] for pair in weights]
+                if sum(side_weights):
+                    gains[side, number, place] = np.average(found, weights=side_weights)
+    return gains
+
+
+def print_gains(measured: Measured) -> None:
+    """Print the gains of the candidates over the first one, unlike and like."""
+    print("\n## Gains over the forward kernel\n")
+    print("| candidate | unlike | like |\n|---|---|---|")
+    gains = expected_gains(measured, MIXTURES)
+    for number, mixture in enumerate(MIXTURES):
+        sides = [
+            " / ".join(f"{v:+.1f}" for v in gains[side, number]) for side in (0, 1)
+        ]
+        name = mixture.recipe(measured[0][0].layers)
+        print(f"| `{name}` | {sides[0]} | {sides[1]} |")
+
+
+def print_left_out_sets(measured: Measured) -> None:
+    """Print what the choice gains on each set with the expected gains of the others."""
+    print("\n## Each set with the expected gains of the others\n")
+    print("| set | labels, figure | auto-forward | auto |\n|---|---|---|---|")
+    for data, figures in measured:
+        others = [pair for pair in measured if pair[0].name != data.name]
+        mixtures = mixtures_for("auto", data.layers, data.train, has_pool=True)
+        unlike, like = expected_gains(others, mixtures)
+        alike = likeness(data.train.get("y8"))
+        expected = (1 - alike) * unlike + alike * like
+        for form, what in MEASURES:
+            shown = []
+            for kind in ("auto-forward", "auto"):
+                is_open = [kind == "auto" or not one.is_gradient for one in mixtures]
+                gains = []
+                for place, count in enumerate(LABELS):
+                    cell = (form, what, count)
+                    if cell not in figures.cells:
+                        continue
+                    values = []
+                    for seed, (maps, n) in enumerate(figures.left_out[form, count]):
+                        seen = maps - maps[0] if len(maps) else np.zeros(len(mixtures))
+                        scores = combined_gains(expected[:, place], seen, n)
+                        best = int(np.where(is_open, scores, -np.inf).argmax())
+                        title = as_candidate(mixtures[best].recipe(data.layers))
+                        values.append(figures.cells[cell][title][seed])
+                    gains.append(np.mean(values) - figures.strongest_forward(cell))
+                shown.append(" / ".join(f"{gain:+.1f}" for gain in gains))
+            if shown[0]:
+                print(f"| {data.name} | {form}, {what} | {shown[0]} | {shown[1]} |")
 
 
 def main(
@@ -262,6 +329,7 @@ def main(
         results.append((data, figures))
     if candidates:
         print_gains(results)
+        print_left_out_sets(results)
 
 
 if __name__ == "__main__":

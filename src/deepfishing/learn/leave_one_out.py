@@ -63,7 +63,7 @@ def choose_by_leaving_out(
         The `likeness` of the photos.
     """
     group = check_groups(groups, len(labels))
-    measured = _measurable(labels, group)
+    measured = measurable_classes(labels, group)
     names = [mixture.recipe(kernels.layers) for mixture in mixtures]
     expected = np.array([mixture.expected(examples, alike) for mixture in mixtures])
     cost = COSTS[0]
@@ -78,9 +78,8 @@ def choose_by_leaving_out(
     for scores in held_out_scores(names, kernels, labels, group):
         held_out.add(scores)
     count = int((labels[:, measured] == 1).sum())
-    trust = count / (count + EQUAL_COUNT)
     evidence = np.array(held_out.maps) - held_out.maps[0]
-    chosen = int(((1 - trust) * expected + trust * evidence).argmax())
+    chosen = int(combined_gains(expected, evidence, count).argmax())
     best = int(np.argmax(held_out.maps))
     behind, errors = held_out.behind(best, range(len(names)))
     tried = []
@@ -93,6 +92,19 @@ def choose_by_leaving_out(
         gain = held_out.simultaneous_difference(chosen, 0)
         why += f", {gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) to {mixtures[0].words}"
     return Choice(names[chosen], why, cost=cost, tried=tuple(tried), gain=gain)
+
+
+def combined_gains(expected: Array, evidence: Array, count: int) -> Array:
+    """Return the mean of expected gains (n,) and of those on `count` held-out positive images.
+
+    Examples
+    --------
+    >>> combined_gains(np.array([0.0, 4.0]), np.array([0.0, -4.0]), 100).tolist()
+    [0.0, 0.0]
+    """
+    trust = count / (count + EQUAL_COUNT)
+    gains: Array = (1 - trust) * expected + trust * evidence
+    return gains
 
 
 def held_out_scores(
@@ -128,7 +140,7 @@ def held_out_scores(
     return scores
 
 
-def _measurable(labels: Array, group: Array) -> Array:
+def measurable_classes(labels: Array, group: Array) -> Array:
     """Which classes (C,) have two groups with positive images, and a negative image."""
     measurable = np.zeros(labels.shape[1], dtype=bool)
     for column in range(labels.shape[1]):
