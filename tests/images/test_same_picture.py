@@ -1,11 +1,14 @@
 """Copies are found, and what differs in one place is no copy."""
 
 import io
+from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+import deepfishing.images
 from deepfishing.images.same_picture import compare_pictures, has_real_detail
 
 
@@ -101,6 +104,62 @@ def test_copies_are_found_with_their_kind(change, kind):
 )
 def test_what_differs_in_one_place_or_cannot_be_decided_is_no_copy(one, other):
     assert compare_pictures(encoded(one), encoded(other, 85)) is None
+
+
+def leaves(size=(300, 200)):
+    """Leaves before a wall: fine details in one part, hardly any in another."""
+    rng = np.random.default_rng(4)
+    ground = Image.fromarray(rng.integers(120, 150, (8, 12, 3), dtype=np.uint8))
+    picture = ground.resize((600, 400), Image.Resampling.BICUBIC)
+    fine = Image.fromarray(rng.integers(0, 256, (200, 130, 3), dtype=np.uint8))
+    picture.paste(fine.resize((260, 400), Image.Resampling.BICUBIC), (340, 0))
+    coarse = Image.fromarray(rng.integers(60, 200, (20, 15, 3), dtype=np.uint8))
+    picture.paste(coarse.resize((300, 400), Image.Resampling.BICUBIC), (20, 0))
+    return picture.resize(size, Image.Resampling.LANCZOS)
+
+
+def wall(seed):
+    """A smooth ground with the noise of a sensor, and in its middle something with details."""
+    y, x = np.mgrid[0:240, 0:320] / 40
+    light = 120 + 20 * np.sin(x) + 15 * np.cos(y)
+    noise = np.random.default_rng(seed).normal(scale=1.5, size=light.shape)
+    picture = Image.fromarray((light + noise).astype(np.uint8)).convert("RGB")
+    picture.paste(leaves((120, 80)), (100, 80))
+    return picture
+
+
+@pytest.mark.parametrize("filter_", ["BOX", "BILINEAR", "BICUBIC", "LANCZOS"])
+def test_a_reduced_copy_is_found_whatever_filter_made_it(filter_):
+    package = Path(deepfishing.images.__file__).parent
+    with ZipFile(package / "groceries.zip") as photos:
+        (name,) = [one for one in photos.namelist() if "Watermelon_26" in one]
+        photo = Image.open(io.BytesIO(photos.read(name))).convert("RGB")
+    half = encoded(photo.resize((112, 112), Image.Resampling[filter_]))
+    assert compare_pictures(photo, half).kind == "re-encoded or resized"
+
+
+def test_a_copy_may_be_smaller_than_a_photo_that_can_be_compared():
+    large, small = leaves((240, 160)), leaves((120, 80))
+    assert compare_pictures(large, encoded(small)) is not None
+    assert compare_pictures(small, encoded(small)) is None
+    assert compare_pictures(large, encoded(leaves((105, 70)))) is None
+
+
+def test_two_photographs_of_a_scene_in_which_nothing_moved_differ_in_their_noise():
+    one, other = (encoded(wall(seed), 95) for seed in (1, 2))
+    assert compare_pictures(one, encoded(one, 90)) is not None
+    assert compare_pictures(one, other) is None
+
+
+def test_a_crop_that_leaves_out_a_whole_object_is_no_copy():
+    """Neither U and an umlaut, nor a garment and the same one with a label beside it."""
+    cap = Image.new("RGB", (360, 520), "white")
+    cap.paste(shirt(), (0, 40))
+    plain = encoded(cap.crop((0, 40, 360, 520)))
+    assert compare_pictures(encoded(cap), plain).kind == "cropped"
+    ImageDraw.Draw(cap).ellipse((150, 8, 190, 32), fill="black")
+    assert compare_pictures(encoded(cap), plain) is None
+    assert compare_pictures(ImageOps.mirror(encoded(cap)), plain) is None
 
 
 def test_equal_pixels_of_any_size_are_identical():

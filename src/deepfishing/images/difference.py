@@ -11,7 +11,7 @@ photographs of VOC 2007 and on photographs with a small change; benchmarks/CURAT
 from __future__ import annotations
 
 import numpy as np
-from scipy.ndimage import gaussian_filter, uniform_filter
+from scipy.ndimage import gaussian_filter, laplace, uniform_filter
 
 from deepfishing.core.rank_one import Array
 
@@ -42,18 +42,20 @@ SOFTEN = (
 )
 SHARP = 0.7  # radius of the smoothing before that, far below that of a letter
 
-# Energy: the squared difference of a neighbourhood, as a multiple of what the noise of the encoding
-# and an error of the alignment explain.
+# Energy: the squared difference of a neighbourhood, as a multiple of what the noise of encoding,
+# an error of the alignment and the filter of a reduction explain.
 ENERGY_RADIUS = 1.5
-MAX_ENERGY, MAX_ENERGY_RESIZED = 3.8, 2.3
+MAX_ENERGY, MAX_ENERGY_RESIZED = 3.8, 1.7
 ALIGNMENT_ERROR = 0.1  # pixels
+# Share of the second derivative, by which the filters of two programs that resize may differ.
+FILTER_ERROR = 0.15
 
 # Grain: the finest details where a photo is smooth, which are the noise of its sensor. It is the
 # same in two copies and another in two photographs of one scene.
 GRAIN_RADIUS = 2.0
 SMOOTH_SHARE = 0.4  # of the pixels, those with the least structure
 MIN_COMMON_GRAIN = (
-    0.4  # share of the grain of the smoother photo that the other one has, too
+    0.3  # share of the grain of the smoother photo that the other one has, too
 )
 MIN_GRAIN = (
     0.4  # variance in grey levels, below which there is only the noise of rounding
@@ -148,6 +150,9 @@ def _energy(a: Array, b: Array, *, is_resized: bool) -> float:
     steepness = gaussian_filter(down**2 + across**2, ENERGY_RADIUS)
     noise = _noise(gap, _details(mean))
     expected = noise**2 + ALIGNMENT_ERROR**2 * steepness
+    if is_resized:
+        curvature = gaussian_filter(laplace(mean) ** 2, ENERGY_RADIUS)
+        expected += FILTER_ERROR**2 * curvature
     worst = float(np.sqrt((gaussian_filter(gap**2, ENERGY_RADIUS) / expected).max()))
     return worst / (MAX_ENERGY_RESIZED if is_resized else MAX_ENERGY)
 

@@ -35,9 +35,10 @@ KINDS = (IDENTICAL_FILE, IDENTICAL_PIXELS, RE_ENCODED, CROPPED, MIRRORED, BORDER
 
 # Agreement of the thumbnails below which two photos are not aligned further.
 MIN_SCORE = 0.7
-# Pixels of the shorter side below which text and prints cannot be compared.
+# Pixels of the shorter side below which text and prints cannot be compared: of the larger photo,
+# and of the smaller one and of what both show.
 MIN_SIDE = 100
-MIN_COMMON_SIDE = 75  # the same, of what both photos show
+MIN_COMMON_SIDE = 75
 # Pixels of the longer side: most pairs are refused at the first, which takes least time; text is
 # readable at the last.
 COARSEST_SIDE = 128
@@ -47,6 +48,8 @@ WHOLE = 0.012  # share of a side that may be missing in a photo that is not crop
 # Difference of a cropped copy: two frames of a burst of pears had 0.95.
 MAX_CROPPED = 0.8
 FLAT_BORDER = 6.0  # grey levels of deviation of a border
+EDGE_PIXELS = 1.5  # on either side of a frame, that are its edge
+MIN_INK = 4  # pixels of another colour than the ground, from which there is an object
 # Share of a picture's edge that may have the colour of the border around it.
 MAX_CONTINUED = 0.2
 # Finest details against those twice as large; less in an enlarged photo.
@@ -69,7 +72,8 @@ def compare_pictures(a: Image.Image, b: Image.Image) -> Likeness | None:
     """
     if a.size == b.size and a.tobytes() == b.tobytes():
         return Likeness(IDENTICAL_PIXELS, 0.0)
-    if min(*a.size, *b.size) < MIN_SIDE:
+    sides = sorted((min(a.size), min(b.size)))
+    if sides[0] < MIN_COMMON_SIDE or sides[1] < MIN_SIDE:
         return None
     aligned = align(thumbnail(a)[None], thumbnail(b)[None])
     if aligned.score[0] >= MIN_SCORE:
@@ -106,6 +110,8 @@ def _likeness(overlay: Overlay, *, is_mirrored: bool) -> Likeness | None:
     kind, keep = _kind(overlay)
     if kind == CROPPED and (difference > MAX_CROPPED or not keep):
         return None  # where neither shows all of the other, both are needed
+    if kind == CROPPED and _lacks_an_object(overlay, keep):
+        return None
     return Likeness(MIRRORED if is_mirrored else kind, round(difference, 3), keep)
 
 
@@ -128,6 +134,30 @@ def _kind(overlay: Overlay) -> tuple[str, int]:
     if is_whole_b:
         return (BORDER, 2) if _is_border(overlay.a, box_a) else (CROPPED, 1)
     return CROPPED, 0
+
+
+def _lacks_an_object(overlay: Overlay, keep: int) -> bool:
+    """Whether the smaller frame leaves out a whole object and cuts through nothing.
+
+    So does a letter against the same letter with an accent, on a plain ground: another picture.
+    """
+    whole = overlay.a if keep == 1 else overlay.b
+    left, top, right, bottom = overlay.boxes()[keep - 1]
+    pixels = _floats(whole)
+    x = np.arange(whole.width) + 0.5
+    y = np.arange(whole.height)[:, None] + 0.5
+    # pixels from the edge of the frame, positive outside
+    beyond = np.maximum(
+        np.maximum(left - x, x - right), np.maximum(top - y, y - bottom)
+    )
+    is_outside = beyond > EDGE_PIXELS
+    if not is_outside.any():
+        return False
+    ground = np.median(pixels[is_outside], axis=0)
+    is_ink = np.abs(pixels - ground).max(axis=2) > 3 * FLAT_BORDER
+    left_out = int((is_ink & is_outside).sum())
+    cut = int((is_ink & (np.abs(beyond) <= EDGE_PIXELS)).sum())
+    return left_out >= MIN_INK and cut < MIN_INK
 
 
 def has_real_detail(image: Image.Image, smaller: tuple[int, int]) -> bool:
