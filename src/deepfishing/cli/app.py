@@ -43,14 +43,14 @@ COMMANDS = (
         "search",
         "search",
         ("Search",),
-        "Find the images of a store that are like others or fit words, and say why.",
+        "Find the images of a store that are similar to a photo or fit words.",
         PHOTOS,
     ),
     Lazy(
         "serve",
         "pages",
         ("Serve",),
-        "Look at a store in the browser: search it by a click or by a photo, and see why.",
+        "Open a store in the browser: search, label, review, sort.",
         PHOTOS,
     ),
     Lazy(
@@ -78,7 +78,7 @@ COMMANDS = (
         "curate",
         "curate",
         ("Choose", "Labels", "Twins", "Bursts", "Odd", "Map"),
-        "Put a collection in order: what to label first, and more.",
+        "Clean a collection: what to label first, copies, odd photos, wrong labels, a map.",
         PHOTOS,
     ),
     Lazy(
@@ -113,7 +113,7 @@ COMMANDS = (
         "doctor",
         "setup",
         ("Doctor",),
-        "Show what this machine has and what is missing, and the command that brings it.",
+        "Show what this computer has and what is missing, with the command that installs it.",
         OTHER,
     ),
     Lazy(
@@ -127,15 +127,14 @@ COMMANDS = (
         "import",
         "stores",
         ("Import",),
-        "Make a store of vectors that were made elsewhere: search, curate and train as with "
-        "others.",
+        "Make a store of vectors that you have, to search, curate and train with.",
         OTHER,
     ),
     Lazy(
         "store",
         "stores",
         ("Info", "Verify", "Compress"),
-        "Look into a store of features, check it, compress it.",
+        "Describe a store of features, check it, compress it.",
         OTHER,
     ),
     Lazy(

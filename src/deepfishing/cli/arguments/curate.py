@@ -38,7 +38,7 @@ Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or 
 
 @dataclass(frozen=True, kw_only=True)
 class Choose:
-    """Choose the photos to label first: the few that stand best for all.
+    """Choose the photos to label first: those that represent the others best.
 
     Example: deepfish curate choose store -n 100 --out first.csv
 
@@ -61,7 +61,7 @@ class Choose:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Find labels that are probably wrong, and say what they would be.
+    """Find labels that are probably wrong, and suggest others.
 
     Example: deepfish curate labels store --labels labels.csv --out doubtful.csv
 
@@ -152,7 +152,7 @@ class Odd:
 
 @dataclass(frozen=True, kw_only=True)
 class Map:
-    """Draw a collection as a map: what is alike lies close, in groups with a name and a photo.
+    """Draw a map of a collection: similar photos are close, in groups with a name.
 
     Example: deepfish curate map store --out map.html
 

@@ -24,7 +24,7 @@ class Studio:
     Example: deepfish studio photos
 
     The photos are read first, with a progress bar in the page; they stay where they are and are
-    never changed. What is known of them is kept in PHOTOS/.deepfishing, or in your data folder
+    never changed. Features and labels are kept in PHOTOS/.deepfishing, or in your data folder
     where that cannot be written to. Reading can be cancelled, and goes on the next time. Ctrl-C
     ends the studio.
     """
@@ -45,7 +45,7 @@ class Studio:
 
 @dataclass(frozen=True, kw_only=True)
 class Serve:
-    """Look at a store in the browser: search it by a click or by a photo, and see why.
+    """Open a store in the browser: search, label, review, sort.
 
     Example: deepfish serve store
 

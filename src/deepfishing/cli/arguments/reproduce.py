@@ -36,7 +36,7 @@ class Reproduce:
     data: Annotated[
         Path | None,
         "Folder of the data set, such as VOCdevkit; without it, what `deepfish fetch` got. "
-        "groceries brings its own.",
+        "groceries is part of the package.",
     ] = None
     options: Annotated[
         dict[str, Any], Fields(NETWORK, without=PYTHON_ONLY, records=OPTIONS)

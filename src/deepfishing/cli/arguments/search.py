@@ -18,7 +18,7 @@ from deepfishing.cli.arguments.shared import (
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """Find the images of a store that are like others or fit words, and say why.
+    """Find the images of a store that are similar to a photo or fit words.
 
     Example: deepfish search store holiday.jpg -n 5 --features dW8
 

@@ -55,7 +55,7 @@ class Fetch:
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor:
-    """Show what this machine has and what is missing, and the command that brings it.
+    """Show what this computer has and what is missing, with the command that installs it.
 
     Example: deepfish doctor
 

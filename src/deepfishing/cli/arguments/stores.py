@@ -69,7 +69,7 @@ class Export:
 
 @dataclass(frozen=True, kw_only=True)
 class Import:
-    """Make a store of vectors that were made elsewhere: search, curate and train as with others.
+    """Make a store of vectors that you have, to search, curate and train with.
 
     Example: deepfish import vectors.parquet store
 

@@ -32,7 +32,7 @@ export function showOpening(place) {
 
   function render({ name, is_beside: isBeside, job }) {
     document.title = `${name} – deepfishing`;
-    where.textContent = `The photos in the folder “${name}” stay where they are. What is known of them is kept ${isBeside ? "beside them, in .deepfishing" : "in your data folder"}.`;
+    where.textContent = `The photos in the folder “${name}” stay where they are. Features and labels are kept ${isBeside ? "beside them, in .deepfishing" : "in your data folder"}.`;
     title.textContent = STAGES[job.stage] ?? STAGES.images;
     if (job.total) Object.assign(bar, { max: job.total, value: job.done });
     else bar.removeAttribute("value");
