@@ -339,10 +339,11 @@ def test_copies_may_differ_by_rounding_and_paths_may_have_other_names(
     assert deepfish("search", "made", "1.png").code == 0
 
 
-def test_copies_that_differ_by_more_are_refused(deepfish, tmp_path, pictures):
+@pytest.mark.parametrize("column", ["path", "paths"])
+def test_copies_that_differ_by_more_are_refused(deepfish, tmp_path, pictures, column):
     names, vectors = pictures
     vectors[3, 0] += 0.1
-    np.savez(tmp_path / "v.npz", x7=vectors, path=np.array(names))
+    np.savez(tmp_path / "v.npz", **{"x7": vectors, column: np.array(names)})
     ran = deepfish("import", "v.npz", "made")
     assert ran.code == 1
     assert "one vector, up to rounding, got two: copy.png" in ran.err

@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
+from deepfishing import extract
 from deepfishing.errors import DeepFishingError, NetworkError, WeightsError
 from deepfishing.networks.libraries import torchvision_models
 from deepfishing.networks.libraries.connection import hub_or_cache, without_log
@@ -145,6 +146,22 @@ def test_unusual_processors_give_their_own_pixels(saved, tmp_path, rng, processo
     image = Image.fromarray(rng.integers(0, 256, (83, 175, 3), dtype=np.uint8))
     expected = np.asarray(theirs(images=image)["pixel_values"][0])
     np.testing.assert_allclose(network.preprocess(image), expected, atol=1e-5)
+
+
+def test_a_network_that_keeps_a_product_of_its_weights_can_be_extracted(
+    saved, tmp_path, rng
+):
+    sizes = {"hidden_sizes": [8, 8, 8], "num_attention_heads": [1, 1, 1]}
+    sizes |= {"depths": [1, 1, 1], "key_dim": [4, 4, 4]}
+    saved("LevitModel", "LevitConfig", **sizes)
+    network = load_network(f"hf:{tmp_path}")
+    image = rng.integers(0, 256, (83, 75, 3), dtype=np.uint8)
+    pixels = torch.from_numpy(network.preprocess(image)[None])
+    with torch.inference_mode():
+        expected = torch.nn.functional.normalize(network.module(pixels).pooler_output)
+    np.testing.assert_allclose(
+        extract(network, [image], "x7")["x7"], expected, atol=1e-5
+    )
 
 
 def test_a_processor_without_one_size_is_refused_in_one_line(saved, tmp_path):

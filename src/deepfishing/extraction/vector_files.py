@@ -25,6 +25,7 @@ from deepfishing.store.export import filled
 from deepfishing.util.files import SEPARATOR, unguarded
 
 FACTS = ("id", "path", "sha256", "label", "labels")
+PLURALS = {"ids": "id", "paths": "path"}
 UNNAMED = "x7"  # the factor of vectors without a name: what a classifier would take
 BLOCK_ROWS = 4096
 MAX_HEADER_BYTES = 1 << 24  # of a .csv
@@ -82,6 +83,9 @@ def _facts_of_items(items: Sequence[Item], size: int) -> dict[str, list[Any]]:
 def _fact_columns(names: Sequence[str]) -> dict[str, str]:
     """Return the columns that are no vectors, by their fact: `filename` is the path."""
     by_fact = dict(zip(column_names(names), names, strict=True))
+    for plural, fact in PLURALS.items():  # as arrays are called
+        if plural in by_fact:
+            by_fact.setdefault(fact, by_fact[plural])
     return {fact: by_fact[fact] for fact in FACTS if fact in by_fact}
 
 

@@ -159,7 +159,11 @@ def _run_blank(
         if isinstance(layer, nn.Linear | nn.Conv2d)
     ]
     modes = {m: m.training for m in module.modules()}
+    # graphs begin at the outputs of layers; what a module keeps of its weights gets none
+    learned = [p for p in module.parameters() if p.requires_grad]
     try:
+        for parameter in learned:
+            parameter.requires_grad_(False)
         like = next(module.parameters(), torch.zeros(0))
         blank = torch.zeros(1, 3, preprocess.size, preprocess.size).to(like)
         with torch.enable_grad():
@@ -174,6 +178,8 @@ def _run_blank(
     finally:
         for handle in handles:
             handle.remove()
+        for parameter in learned:
+            parameter.requires_grad_(True)
         for m, training in modes.items():
             m.training = training
 

@@ -52,8 +52,7 @@ def load_both(model: str, pretrained: bool) -> nn.Module:
             )
             missing = report["missing_keys"]
         else:
-            make = getattr(factory, "from_config", None) or factory._from_config
-            module = make(config)
+            module = _random_model(factory, config)
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise WeightsError(_advice(model, error)) from None
     lacking = sorted(name for name in missing if not name.startswith(UNUSED))
@@ -95,6 +94,13 @@ def _factory(config: Any) -> Any:
     if CLASSIFIER in name:
         return transformers.AutoModelForImageClassification
     return transformers.AutoModel
+
+
+def _random_model(factory: Any, config: Any) -> Any:
+    """Make a model with random weights."""
+    if hasattr(factory, "from_config"):  # one of the automatic classes
+        return factory.from_config(config, trust_remote_code=False)
+    return factory._from_config(config)
 
 
 def _advice(model: str, error: Exception) -> str:
