@@ -67,7 +67,7 @@ def test_the_choice_among_5000_is_that_of_the_whole_matrix_kept_or_not(
     features = gradients(rng, 5000, 40)
     expected = naive(features, 4)
     assert numbers(choose_rows(features, 4)) == expected
-    monkeypatch.setattr(selection, "KEEP_BYTES", 0)
+    monkeypatch.setattr(selection, "MAX_GRAM_BYTES", 0)
     assert numbers(choose_rows(features, 4)) == expected
 
 

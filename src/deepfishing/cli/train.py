@@ -207,7 +207,7 @@ def _print_summary(
     scored = f", cross-validated mAP {NOT_MEASURABLE}"
     if mean is not None:
         scored = f", cross-validated mAP {mean:.1f}"
-        if choice or len(CostSearch.of(model.training["C"]).costs) > 1:
+        if choice or len(CostSearch.from_option(model.training["C"]).costs) > 1:
             scored += " on images that the choice did not see"
     print_line(f"{folder}: {title}, {images_text(n)}, {kept}{scored}")
     print_next(("deepfish", "predict", folder, "PHOTO.jpg"))

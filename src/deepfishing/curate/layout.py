@@ -1,4 +1,4 @@
-"""Places of photos on a map: what is alike lies close.
+"""Places of photos on a map: similar photos are close to each other.
 
 Up to `MAX_EXACT` contents t-SNE lays out the graph of the kernel's nearest neighbours. Of more it
 lays out an even sample, by short vectors of the kernel, and each other content is placed among its
@@ -36,7 +36,7 @@ from deepfishing.util.progress import Progress, silent
 
 NEIGHBOURS = 15
 MIN_PHOTOS_FOR_THREADS = 1000
-FEW = 5  # contents up to which there is nothing to lay out
+MAX_ON_A_LINE = 5  # contents that are put on a line
 LANDMARKS = 1000
 STEPS = 150, 300  # of t-SNE, with exaggeration and without
 EARLY_STEPS = 250  # of scikit-learn, with exaggeration
@@ -46,8 +46,9 @@ MAX_GROUPS = 24
 MAX_EXACT = 10_000  # contents
 OPEN_TSNE, SKLEARN = "openTSNE", "scikit-learn"
 MAX_SAMPLE = {OPEN_TSNE: 20_000, SKLEARN: 5_000}
-NEAR = 5  # contents of the sample that place another one
-SPREAD = 0.002  # of the map, by which contents with the same neighbours are set apart
+NEIGHBOURS_IN_SAMPLE = 5  # that determine the place of another content
+SPREAD = 0.002  # of the map: noise that separates contents with the same neighbours
+MAX_GAP = 0.05  # of the map, to the nearest neighbour's place
 BLOCK_ROWS = 1024
 
 NAME = "map"
@@ -56,9 +57,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Places (n, 2) in [0, 1] of contents, and the number of the group that each lies in (n,).
+    """Places (n, 2) in [0, 1] of contents, and the number of each one's group (n,).
 
-    `names` are what the network sees in each group more often than elsewhere. `recipe` and the
+    `names` are classes that are more frequent in each group than elsewhere. `recipe` and the
     package `by` made the layout, in which t-SNE placed `laid_out` contents.
     """
 
@@ -73,32 +74,36 @@ class Layout:
     def places_of(self, keys: pa.Array) -> Array:
         """Return the places (n, 2) of contents; NaN of one that is not on the map."""
         numbers = pc.fill_null(pc.index_in(keys, value_set=self.keys), -1)
-        at = numbers.to_numpy(zero_copy_only=False)
-        places = np.array(self.places[np.maximum(at, 0)], dtype=np.float32)
-        places[at < 0] = np.nan
+        rows = numbers.to_numpy(zero_copy_only=False)
+        places = np.array(self.places[np.maximum(rows, 0)], dtype=np.float32)
+        places[rows < 0] = np.nan
         return places
 
 
 def open_layout(store: Store) -> Layout | None:
-    """Return the layout that was kept for a store; None if there is none that can be used."""
-    found = read_side(store.folder, NAME)
-    if found is None or found[0].get("format") != FORMAT:
+    """Return the layout of a store that is on disk; None if there is none that can be used."""
+    stored = read_side(store.folder, NAME)
+    if stored is None or stored[0].get("format") != FORMAT:
         return None
-    facts, arrays = found
+    facts, arrays = stored
     try:
-        places, group, packed = (arrays[name] for name in ("places", "group", "keys"))
+        places, group, packed = arrays["places"], arrays["group"], arrays["keys"]
         names = tuple(map(str, facts["names"]))
         n = len(packed)
-        fits = (
-            places.shape == (n, 2)
-            and group.shape == (n,)
-            and packed.ndim == 2
-            and n > 0
-        )
-        if not fits or not np.isfinite(places).all() or int(group.max()) >= len(names):
+        shapes = places.shape, group.shape, packed.ndim
+        if n == 0 or shapes != ((n, 2), (n,), 2):
             return None
-        about = str(facts["recipe"]), str(facts["by"]), int(facts["laid_out"])
-        return Layout(unpack_keys(packed), places, group, names, *about)
+        if not np.isfinite(places).all() or int(group.max()) >= len(names):
+            return None
+        return Layout(
+            unpack_keys(packed),
+            places,
+            group,
+            names,
+            recipe=str(facts["recipe"]),
+            by=str(facts["by"]),
+            laid_out=int(facts["laid_out"]),
+        )
     except (LookupError, TypeError, ValueError):
         return None
 
@@ -110,48 +115,67 @@ def make_layout(
     again: bool = False,
     progress: Progress = silent,
 ) -> Layout:
-    """Lay out a store and keep the places; what is on a map already stays unless `again`."""
-    kept = None if again else open_layout(store)
-    if kept is not None and by is None:
-        by = kept.recipe
+    """Lay out a store and write the places; contents that have a place keep it unless `again`."""
+    stored = None
+    if not again:
+        stored = open_layout(store)
+    if stored is not None and by is None:
+        by = stored.recipe
     photos = open_searcher(store, by, progress=progress)
     keys = photos.contents.keys
-    if kept is None or kept.recipe != photos.recipe.name:
-        places = lay_out(photos, progress)
-        group = find_groups(places)
-        names = class_names(photos, group, int(group.max()) + 1)
-        about = photos.recipe.name, package(), _sampled(len(keys))
-        layout = Layout(keys, places, group, tuple(names), *about)
+    if stored is None or stored.recipe != photos.recipe.name:
+        layout = _new_layout(photos, progress)
     else:
-        places = kept.places_of(keys)
-        known = np.flatnonzero(np.isfinite(places[:, 0]))
-        if len(known) == len(keys) == len(kept.keys):
-            return kept
-        if not len(known):
+        places = stored.places_of(keys)
+        placed = np.flatnonzero(np.isfinite(places[:, 0]))
+        if len(placed) == len(keys) == len(stored.keys):
+            return stored
+        if not len(placed):
             return make_layout(store, by, again=True, progress=progress)
-        if len(known) < len(keys):
+        if len(placed) < len(keys):
             vectors = short_vectors(photos, progress)
-            places = _placed(vectors, known, places[known], progress)
-        group = _nearest_group(kept, places)
-        layout = replace(kept, keys=keys, places=places, group=group)
+            places = _place_others(vectors, placed, places[placed], progress)
+        group = _nearest_group(stored, places)
+        layout = replace(stored, keys=keys, places=places, group=group)
     facts = {
-        name: getattr(layout, name) for name in ("names", "recipe", "by", "laid_out")
+        "format": FORMAT,
+        "names": layout.names,
+        "recipe": layout.recipe,
+        "by": layout.by,
+        "laid_out": layout.laid_out,
     }
     arrays: dict[str, Array] = {
         "places": layout.places.astype(np.float32),
         "group": layout.group.astype(np.uint8),
         "keys": pack_keys(keys),
     }
-    write_side(store.folder, NAME, {"format": FORMAT, **facts}, arrays)
+    write_side(store.folder, NAME, facts, arrays)
     return layout
 
 
+def _new_layout(photos: Searcher, progress: Progress) -> Layout:
+    """Return a layout of all contents."""
+    keys = photos.contents.keys
+    places = lay_out(photos, progress)
+    group = find_groups(places)
+    names = class_names(photos, group, int(group.max()) + 1)
+    return Layout(
+        keys,
+        places,
+        group,
+        tuple(names),
+        recipe=photos.recipe.name,
+        by=package(),
+        laid_out=_sample_size(len(keys)),
+    )
+
+
 def _nearest_group(layout: Layout, places: Array) -> Array:
-    """The group of each place (n,), that of the nearest centre."""
-    groups = range(len(layout.names))
-    centres = [
-        np.asarray(layout.places[layout.group == g]).mean(axis=0) for g in groups
-    ]
+    """Return the group of each place (n,): the one with the nearest centre."""
+    centres = []
+    for number in range(len(layout.names)):
+        members = np.asarray(layout.places[layout.group == number])
+        centres.append(members.mean(axis=0))
     distance = np.linalg.norm(places[:, None] - np.stack(centres), axis=2)
     nearest_centre: Array = distance.argmin(axis=1)
     return nearest_centre
@@ -159,32 +183,37 @@ def _nearest_group(layout: Layout, places: Array) -> Array:
 
 def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Lay out a store as a task of the server."""
-    layout = make_layout(
-        Store.open(folder), again=bool(options.get("again")), progress=progress
-    )
+    again = bool(options.get("again"))
+    layout = make_layout(Store.open(folder), again=again, progress=progress)
     return {"photos": len(layout.keys)}
 
 
 def package() -> str:
-    """Return which package makes the layout."""
-    return OPEN_TSNE if importlib.util.find_spec("openTSNE") is not None else SKLEARN
+    """Return the package that makes the layout."""
+    if importlib.util.find_spec("openTSNE") is None:
+        return SKLEARN
+    return OPEN_TSNE
 
 
-def _sampled(n: int) -> int:
-    """How many of n contents t-SNE lays out."""
-    limit = MAX_EXACT if package() == OPEN_TSNE else MAX_SAMPLE[SKLEARN]
-    return n if n <= limit else min(n, MAX_SAMPLE[package()])
+def _sample_size(n: int) -> int:
+    """Return how many of n contents t-SNE lays out."""
+    if package() == OPEN_TSNE and n <= MAX_EXACT:
+        return n
+    return min(n, MAX_SAMPLE[package()])
 
 
 def lay_out(photos: Searcher, progress: Progress = silent) -> Array:
     """Return the places (n, 2) of the contents of a store, in [0, 1]."""
     n = len(photos.contents)
-    if n <= FEW:
+    if n <= MAX_ON_A_LINE:
         return np.stack([np.arange(n) / max(n - 1, 1), np.zeros(n)], axis=1)
-    axes = 3 if package() == OPEN_TSNE and n <= MAX_EXACT else AXES
+    axes = AXES
+    if package() == OPEN_TSNE and n <= MAX_EXACT:
+        axes = 3  # for the start alone
     vectors = short_vectors(photos, progress, axes)
-    chosen = sample(n, _sampled(n))
+    chosen = sample(n, _sample_size(n))
     start = _start(vectors[chosen])
+    places: Array
     if package() == SKLEARN:
         places = _by_sklearn(vectors[chosen], start, progress)
     elif n <= MAX_EXACT:
@@ -195,7 +224,9 @@ def lay_out(photos: Searcher, progress: Progress = silent) -> Array:
         places = _by_open_tsne(graph, start, progress)
     places = places - places.min(axis=0)
     places = places / np.maximum(places.max(axis=0), 1e-9)
-    return places if len(chosen) == n else _placed(vectors, chosen, places, progress)
+    if len(chosen) == n:
+        return places
+    return _place_others(vectors, chosen, places, progress)
 
 
 def short_vectors(
@@ -213,41 +244,40 @@ def short_vectors(
 
 
 def _start(vectors: Array) -> Array:
-    """The two main axes of the kernel beside its mean: what is far apart stays so."""
+    """Return start positions: the two main axes of the kernel after its mean."""
     n = len(vectors)
-    # in case they are alike
+    # noise, in case vectors are the same
     start = np.random.default_rng(SEED).normal(scale=1e-6, size=(n, 2))
     main = vectors[:, 1:3]
-    start[:, : main.shape[1]] += (
-        1e-4 * main / max(float(main.std()) if main.size else 0.0, 1e-3)
-    )
+    if main.size:
+        start[:, : main.shape[1]] += 1e-4 * main / max(float(main.std()), 1e-3)
     return start
 
 
 def _by_open_tsne(graph: csr_matrix, start: Array, progress: Progress) -> Array:
-    """t-SNE of the neighbours' graph, (n, 2)."""
+    """Return t-SNE of the neighbours' graph, (n, 2)."""
     tsne: Any = importlib.import_module("openTSNE")
     affinities = tsne.affinity.PrecomputedAffinities(graph)
     # threads that wait for each other at every step take longer than a few photos
-    jobs = cores() if len(start) >= MIN_PHOTOS_FOR_THREADS else 1
+    jobs = 1
+    if len(start) >= MIN_PHOTOS_FOR_THREADS:
+        jobs = cores()
     embedding = tsne.TSNEEmbedding(start, affinities, n_jobs=jobs, random_state=SEED)
     for step in range(0, sum(STEPS), 50):
-        early = (
-            {"exaggeration": 12, "momentum": 0.5}
-            if step < STEPS[0]
-            else {"momentum": 0.8}
-        )
-        embedding.optimize(50, inplace=True, **early)
+        options = {"momentum": 0.8}
+        if step < STEPS[0]:
+            options = {"exaggeration": 12, "momentum": 0.5}
+        embedding.optimize(50, inplace=True, **options)
         progress("map", step + 50, sum(STEPS))
     return np.asarray(embedding)
 
 
 def _by_sklearn(vectors: Array, start: Array, progress: Progress) -> Array:
-    """t-SNE of short vectors (n, m), (n, 2); slower than openTSNE for many of them."""
+    """Return t-SNE of short vectors (n, m), (n, 2); slower than openTSNE for many of them."""
     from sklearn.manifold import TSNE
 
     progress("map", 0, 1)
-    perplexity = min(NEIGHBOURS, len(vectors) - 1) / 3  # of as many neighbours
+    perplexity = min(NEIGHBOURS, len(vectors) - 1) / 3  # it looks at 3 times as many
     tsne = TSNE(
         perplexity=perplexity,
         init=start,
@@ -260,48 +290,50 @@ def _by_sklearn(vectors: Array, start: Array, progress: Progress) -> Array:
 
 
 def _graph(near: Neighbours) -> csr_matrix:
-    """Neighbours of each other, with weights that add up to 1."""
+    """Return the symmetric graph of neighbours, with weights that add up to 1."""
     n, k = near.numbers.shape
-    rows, columns = np.repeat(np.arange(n), k), near.numbers.ravel()
-    there = columns >= 0
-    one_way = coo_array(
-        (np.ones(there.sum()), (rows[there], columns[there])), shape=(n, n)
-    )
+    exists = near.numbers.ravel() >= 0
+    rows = np.repeat(np.arange(n), k)[exists]
+    columns = near.numbers.ravel()[exists]
+    one_way = coo_array((np.ones(len(rows)), (rows, columns)), shape=(n, n))
     both = csr_matrix(one_way + one_way.T)
     return both / both.sum()
 
 
 def _nearest_vectors(vectors: Array) -> Neighbours:
-    """The nearest of each vector by the cosine, without itself."""
+    """Return the nearest of each vector by the cosine, without itself."""
     unit = l2_normalize(vectors.astype(np.float32))
     similarity, numbers = _search(unit, unit, NEIGHBOURS + 1)
     numbers = np.where(numbers == np.arange(len(unit))[:, None], -1, numbers)
     return Neighbours(numbers, similarity)
 
 
-def _placed(vectors: Array, chosen: Array, places: Array, progress: Progress) -> Array:
-    """Places (n, 2) of all contents: those of the chosen ones, and each other among them."""
+def _place_others(
+    vectors: Array, chosen: Array, places: Array, progress: Progress
+) -> Array:
+    """Return places (n, 2) of all contents: others are put among the nearest chosen ones."""
     unit = l2_normalize(vectors.astype(np.float32))
-    everywhere = np.empty((len(unit), 2), dtype=np.float32)
-    everywhere[chosen] = places
+    all_places = np.empty((len(unit), 2), dtype=np.float32)
+    all_places[chosen] = places
     others = np.setdiff1d(np.arange(len(unit)), chosen)
     noise = np.random.default_rng(SEED).normal(scale=SPREAD, size=(len(others), 2))
-    k = min(NEAR, len(chosen))
+    k = min(NEIGHBOURS_IN_SAMPLE, len(chosen))
     for start in range(0, len(others), BLOCK_ROWS):
         progress("placing", start, len(others))
         rows = others[start : start + BLOCK_ROWS]
         similarity, numbers = _search(unit[chosen], unit[rows], k)
         around = places[numbers]  # (m, k, 2)
-        # neighbours may lie on several islands: only those beside the nearest one count
+        # neighbours may be on several islands: only those near the nearest one count
         gap = np.linalg.norm(around - around[:, :1], axis=2)
-        weight = np.maximum(similarity, 1e-3) * (gap < 0.05)
-        mean = (around * weight[:, :, None]).sum(axis=1) / weight.sum(axis=1)[:, None]
-        everywhere[rows] = mean + noise[start : start + BLOCK_ROWS]
-    return np.clip(everywhere, 0, 1)
+        weight = np.maximum(similarity, 1e-3) * (gap < MAX_GAP)
+        weighted_sum = (around * weight[:, :, None]).sum(axis=1)
+        mean = weighted_sum / weight.sum(axis=1)[:, None]
+        all_places[rows] = mean + noise[start : start + BLOCK_ROWS]
+    return np.clip(all_places, 0, 1)
 
 
 def _search(among: Array, queries: Array, k: int) -> tuple[Array, Array]:
-    """Similarity and numbers (m, k) of the nearest unit vectors."""
+    """Return similarities and numbers (m, k) of the nearest unit vectors."""
     import faiss  # takes a while to load
 
     index = faiss.IndexFlatIP(among.shape[1])
@@ -320,29 +352,29 @@ def find_groups(places: Array, groups: int | None = None) -> Array:
     n = len(places)
     different = len(np.unique(places, axis=0))
     wanted = groups or max(1, min(MAX_GROUPS, round(np.sqrt(n) / 2)))
-    found = KMeans(min(wanted, different), n_init=4, random_state=SEED).fit_predict(
-        places
-    )
-    order = np.argsort(-np.bincount(found), kind="stable")
-    numbers: Array = np.argsort(order)[found]
+    k_means = KMeans(min(wanted, different), n_init=4, random_state=SEED)
+    group = k_means.fit_predict(places)
+    order = np.argsort(-np.bincount(group), kind="stable")
+    numbers: Array = np.argsort(order)[group]
     return numbers
 
 
 def class_names(photos: Searcher, cluster: Array, n: int) -> list[str]:
-    """Return what the network sees more often in each cluster than elsewhere."""
-    seen: Array = np.zeros((n, 0))
+    """Return the classes of the network that are more frequent in each cluster than elsewhere."""
+    totals: Array = np.zeros((n, 0))  # of probabilities
     for numbers, (p,) in read_blocks(photos.store, photos.contents.keys, [P]):
-        seen = seen if seen.size else np.zeros((n, p.shape[1]))
-        np.add.at(seen, cluster[numbers], p)
-    if not seen.size:
+        if not totals.size:
+            totals = np.zeros((n, p.shape[1]))
+        np.add.at(totals, cluster[numbers], p)
+    if not totals.size:
         return [f"group {number + 1}" for number in range(n)]
-    names = imagenet_names() if seen.shape[1] == IMAGENET_CLASSES else []
-    share = seen / seen.sum(axis=1, keepdims=True)
-    overall = seen.sum(axis=0) / seen.sum()
-    telling = share * np.log(np.maximum(share, 1e-9) / np.maximum(overall, 1e-9))
-    if n == 1:  # there is no elsewhere
-        telling = share
-    best = np.argsort(-telling, axis=1)[:, :2]
-    return [
-        ", ".join(names[c] if names else f"class {c}" for c in some) for some in best
-    ]
+    names = [f"class {number}" for number in range(totals.shape[1])]
+    if len(names) == IMAGENET_CLASSES:
+        names = imagenet_names()
+    share = totals / totals.sum(axis=1, keepdims=True)
+    overall = totals.sum(axis=0) / totals.sum()
+    weight = share * np.log(np.maximum(share, 1e-9) / np.maximum(overall, 1e-9))
+    if n == 1:  # there is no other cluster
+        weight = share
+    largest = np.argsort(-weight, axis=1)[:, :2]
+    return [", ".join(np.array(names)[classes]) for classes in largest]

@@ -44,56 +44,82 @@ def open_searcher(
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> Searcher:
-    """A searcher that can tell the neighbours of all images: with an index if there are many."""
-    opened = store if isinstance(store, Store) else Store.open(store)
-    method = "index" if count_rows(opened.folder) > EXACT_CONTENTS else "exact"
-    recipe = choose_recipe(opened, by, defaults)
-    return Searcher(opened, recipe.name, method, progress=progress, notice=notice)
+    """Return a searcher for `nearest`, with an index if there are many images."""
+    if not isinstance(store, Store):
+        store = Store.open(store)
+    method = "exact"
+    if count_rows(store.folder) > EXACT_CONTENTS:
+        method = "index"
+    recipe = choose_recipe(store, by, defaults)
+    return Searcher(store, recipe.name, method, progress=progress, notice=notice)
 
 
 def nearest(
     among: Searcher, k: int, of: Features | None = None, *, progress: Progress = silent
 ) -> Neighbours:
-    """The k nearest contents of a searcher, for each of its own, or for each of another store's."""
+    """Return the k nearest contents of a searcher, for each of its own, or of another store's.
+
+    `of` has the features of the other store.
+    """
     features = among.features
-    asked = of or features
-    n, k = len(asked), min(k, len(features) - (of is None))
-    numbers, kernel = np.full((n, k), -1), np.full((n, k), -np.inf)
-    parts = list(features.blocks()) if among.index is None else []
-    many = (k + SPARE) * (
-        COARSE if among.index is not None and among.index.is_coarse else 1
-    )
-    step = BLOCK_ROWS if among.index is None else max(1, BLOCK_CANDIDATES // many)
-    for start in range(0, n if k else 0, step):
+    index = among.index
+    own = of is None
+    queries = of or features
+    n = len(queries)
+    k = min(k, len(features) - own)
+    numbers = np.full((n, k), -1)
+    kernel = np.full((n, k), -np.inf)
+    if not k:
+        return Neighbours(numbers, kernel)
+    parts: list[Comparable] = []
+    candidates = k + SPARE
+    step = BLOCK_ROWS
+    if index is None:
+        parts = list(features.blocks())
+    else:
+        if index.is_coarse:
+            candidates *= COARSE
+        step = max(1, BLOCK_CANDIDATES // candidates)
+    for start in range(0, n, step):
         rows = np.arange(start, min(start + step, n))
-        block = features.fitted(asked.contents.read(rows, features.recipe.columns))
-        itself = rows if of is None else None
-        if among.index is None:
-            K = np.concatenate([gram(block, part) for part in parts], axis=1)
-            if itself is not None:
-                K[np.arange(len(rows)), itself] = -np.inf
-            near, K = nearest_columns(K, k)
+        block = features.fitted(queries.contents.read(rows, features.recipe.columns))
+        left_out = None
+        if own:
+            left_out = rows
+        if index is None:
+            near, K = _compare(block, parts, k, left_out)
         else:
-            near, K = _candidates(features, among.index, block, many, itself)
+            near, K = _candidates(features, index, block, candidates, left_out)
         order = np.argsort(-K, axis=1, kind="stable")[:, :k]
-        numbers[rows], kernel[rows] = (
-            np.take_along_axis(a, order, axis=1) for a in (near, K)
-        )
+        numbers[rows] = np.take_along_axis(near, order, axis=1)
+        kernel[rows] = np.take_along_axis(K, order, axis=1)
         progress("comparing", int(rows[-1]) + 1, n)
     return Neighbours(numbers, kernel)
 
 
-def _candidates(
-    features: Features, index: Index, block: Comparable, n: int, itself: Array | None
+def _compare(
+    block: Comparable, parts: Sequence[Comparable], k: int, left_out: Array | None
 ) -> Neighbours:
-    """What the index proposes for each image of a block, with exact kernel values."""
+    """Return the k nearest of all contents for each image of a block; one may be left out."""
+    K = np.concatenate([gram(block, part) for part in parts], axis=1)
+    if left_out is not None:
+        K[np.arange(len(K)), left_out] = -np.inf
+    return Neighbours(*nearest_columns(K, k))
+
+
+def _candidates(
+    features: Features, index: Index, block: Comparable, n: int, left_out: Array | None
+) -> Neighbours:
+    """Return the candidates of the index for each image of a block, with exact kernel values."""
     near = index.nearest(index.embedding(block), n, PROBES)
-    if itself is not None:
-        near[near == itself[:, None]] = -1
-    known = np.unique(near[near >= 0])
-    others, place = features.of(known), np.searchsorted(known, near)
+    if left_out is not None:
+        near[near == left_out[:, None]] = -1
+    used = np.unique(near[near >= 0])
+    others = features.of(used)
+    place = np.searchsorted(used, near)
     K = np.full(near.shape, -np.inf)
-    for row, found in enumerate(near >= 0):
-        if found.any():
-            K[row, found] = gram(block[row : row + 1], others[place[row, found]])[0]
+    for row, exists in enumerate(near >= 0):
+        if exists.any():
+            candidates = others[place[row, exists]]
+            K[row, exists] = gram(block[row : row + 1], candidates)[0]
     return Neighbours(near, K)

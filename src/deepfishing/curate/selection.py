@@ -2,8 +2,8 @@
 
 With the kernel K, F(S) = sum_i w_i max(0, max_{s in S} K(i, s)) measures how well the images S
 represent all. F is monotone and submodular, so the greedy choice reaches at least 1 - 1/e of the
-best one, and a gain that was measured for a smaller S bounds the gain now: only images whose bound
-is above the best known gain are measured again (lazy greedy, the same choice as measuring all).
+best one, and a gain that was measured for a smaller S is an upper bound: only images whose bound is
+above the best gain so far are measured again (lazy greedy, the same choice as measuring all).
 
 Up to `EXACT_IMAGES` K is the kernel itself, in blocks of rows. Beyond, images are the short vectors
 of the search's index (`Embedding`), and F is a mean over `CLIENTS` of them, drawn once.
@@ -42,35 +42,37 @@ from deepfishing.util.progress import Progress, silent
 
 EXACT_IMAGES = 16_000  # whose Gram matrix, in single precision, is kept
 CLIENTS = 10_000
-KEEP_BYTES = 1 << 30  # of a Gram matrix that is kept; else rows are computed again
+MAX_GRAM_BYTES = 1 << 30  # of a Gram matrix in memory; else rows are computed again
 BLOCK_VALUES = 1 << 22  # of a block of it
-# share of all images that a gain is worth less than: the rest is the same
-NOTHING = 1e-6
+MIN_BATCH, MAX_BATCH = 32, 1024  # images whose gain is measured at a time
+# share of all images; with a smaller gain the other images are copies of chosen ones
+MIN_GAIN = 1e-6
 
 # The first of these that a store has; benchmarks/CURATION.md has the measurement.
 RECIPES = ("pow(dW8,0.5)+x7", *DEFAULTS)
 # Before them where there are enough photos to make a head of: the embedding and gradients of a head
 # made of the photos.
 WITH_PROTOTYPES = OWN_HEAD
-# With so many labelled photos in the median class, photos whose two best classes are close count
-# more: exp(-SHARPNESS * the distance of their scores).
-COLD, SHARPNESS = 5, 3.0
+# From this many labelled photos in the median class on, photos whose two best classes are close
+# count more: exp(-SHARPNESS * the distance of their scores).
+MIN_LABELLED = 5
+SHARPNESS = 3.0
 OWN = "store"  # in place of a file: labels of the store itself
 
-# by id or path; None: labelled, but not known how
+# by id or path; None for a photo that is labelled elsewhere
 Labels = Mapping[str, tuple[str, ...] | None]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One image that was chosen: its number, and what it adds to F, as a share of all images."""
+    """One image that was chosen: its number, and its gain of F, as a share of all images."""
 
     number: int
     gain: float
 
 
 def choose_rows(features: Comparable | Features, n: int, **options: Any) -> list[Step]:
-    """At most n images that stand for all, the most useful first; options are those of `choosing`.
+    """Return at most n images that represent all, the most useful first; options as `choosing`.
 
     >>> x = np.array([[1.0, 0.0], [0.8, 0.6], [0.96, 0.28], [0.0, 1.0]])
     >>> [step.number for step in choose_rows(x, 2)]
@@ -92,45 +94,54 @@ def choosing(
 ) -> Iterator[Step]:
     """Yield the images of `choose_rows` one by one; it may be stopped at any time.
 
-    Features of norm 1, so that an image stands for itself with 1. `labelled` ones are in the set
-    already; `weights` say how much it counts that an image is stood for. All images are compared
-    with all if `exact`, by default up to `EXACT_IMAGES`. Fewer are chosen where the rest is the
-    same as one of them.
+    Features have norm 1, so that an image represents itself with 1. `labelled` ones are in the set
+    already; `weights` are the w_i of F. All images are compared with all if `exact`, by default up
+    to `EXACT_IMAGES`. Fewer are chosen where all others are the same as one of them.
     """
     total = len(features)
     if n < 1:
         raise OptionError(f"n must be at least 1 image, got {n}")
-    weights = np.ones(total) if weights is None else np.asarray(weights, dtype=float)
+    if weights is None:
+        weights = np.ones(total)
+    weights = np.asarray(weights, dtype=float)
     if weights.shape != (total,) or not (np.isfinite(weights) & (weights >= 0)).all():
         raise OptionError(
             f"weights must be {total} numbers from 0, got shape {weights.shape}"
         )
-    read = features.of if isinstance(features, Features) else features.__getitem__
-    if total <= EXACT_IMAGES if exact is None else exact:
-        items, clients = read(np.arange(total)), np.arange(total)
+    read: Callable[[Array], Comparable]
+    if isinstance(features, Features):
+        read = features.of
     else:
-        items, clients = short_vectors(read, total, progress), sample(total, CLIENTS)
+        read = features.__getitem__
+    if exact is None:
+        exact = total <= EXACT_IMAGES
+    if exact:
+        clients = np.arange(total)
+        items = read(clients)
+    else:
+        clients = sample(total, CLIENTS)
+        items = short_vectors(read, total, progress)
     # a row of the kernel has NaN wherever features have
     check_finite(gram(items[:1], items))
     cover = _Cover(items, clients, weights[clients], progress)
-    known = np.fromiter(labelled, dtype=np.intp)
-    cover.add(known)
+    in_set = np.fromiter(labelled, dtype=np.intp)
+    cover.add(in_set)
     bounds = np.full(total, np.inf)
-    bounds[known] = -np.inf
-    share = max(float(weights[clients].sum()), np.finfo(float).tiny)
+    bounds[in_set] = -np.inf
+    total_weight = max(float(weights[clients].sum()), np.finfo(float).tiny)
     for done in range(min(n, int((bounds > 0).sum()))):
         progress("choosing", done, n)
         best, gain = _next(bounds, cover)
-        if gain <= NOTHING * share:
+        if gain <= MIN_GAIN * total_weight:
             break
         bounds[best] = -np.inf
         cover.add(np.array([best]))
-        yield Step(best, gain / share)
+        yield Step(best, gain / total_weight)
     progress("choosing", n, n)
 
 
 def check_finite(values: Array) -> Array:
-    """Return what was computed of features, or refuse features with NaN or infinity."""
+    """Return values that were computed of features; refuse NaN or infinity."""
     if not np.isfinite(values).all():
         raise FeatureError(
             "features must be finite, got NaN or infinity; leave such images out"
@@ -139,69 +150,73 @@ def check_finite(values: Array) -> Array:
 
 
 def _next(bounds: Array, cover: _Cover) -> tuple[int, float]:
-    """The image with the largest gain; bounds are made as small as is known by then."""
-    stale, batch = bounds > -np.inf, 32
-    best, gain = -1, -np.inf
-    while len(waiting := np.flatnonzero(stale & (bounds >= gain))):
-        if len(waiting) > batch:
-            waiting = np.sort(waiting[np.argpartition(-bounds[waiting], batch)[:batch]])
-        bounds[waiting] = cover.gains(waiting)
-        stale[waiting] = False
-        at = int(waiting[bounds[waiting].argmax()])
-        if bounds[at] > gain or (bounds[at] == gain and at < best):
-            best, gain = at, float(bounds[at])
-        batch = min(2 * batch, 1024)
-    return best, gain
+    """Return the image with the largest gain, and the gain; measured bounds are lowered."""
+    is_stale = bounds > -np.inf
+    batch = MIN_BATCH
+    best, best_gain = -1, -np.inf
+    while True:
+        numbers = np.flatnonzero(is_stale & (bounds >= best_gain))
+        if not len(numbers):
+            return best, best_gain
+        if len(numbers) > batch:
+            largest = np.argpartition(-bounds[numbers], batch)[:batch]
+            numbers = np.sort(numbers[largest])
+        bounds[numbers] = cover.gains(numbers)
+        is_stale[numbers] = False
+        number = int(numbers[bounds[numbers].argmax()])
+        gain = float(bounds[number])
+        if gain > best_gain or (gain == best_gain and number < best):
+            best, best_gain = number, gain
+        batch = min(2 * batch, MAX_BATCH)
 
 
 class _Cover:
-    """How well some images (clients) are stood for by those that were added so far."""
+    """The kernel between some images (clients) and the nearest image that was added."""
 
     def __init__(
         self, items: Comparable, clients: Array, weights: Array, progress: Progress
     ) -> None:
-        self.items, self.clients, self.weights = items, items[clients], weights
+        self.items = items
+        self.clients = items[clients]
+        self.weights = weights
         self.best = np.zeros(len(clients))  # max(0, max_s K(client, s))
         self.step = max(1, BLOCK_VALUES // len(clients))
-        self.kept: Array | None = None
+        self.gram: Array | None = None
         n = len(items)
-        if 4 * n * len(clients) <= KEEP_BYTES:
-            kept = np.empty((n, len(clients)), dtype=np.float32)
+        if 4 * n * len(clients) <= MAX_GRAM_BYTES:
+            K = np.empty((n, len(clients)), dtype=np.float32)
             for rows in self.blocks(np.arange(n)):
                 progress("comparing", int(rows[0]), n)
-                kept[rows] = self.kernel(rows)
+                K[rows] = self.kernel(rows)
             progress("comparing", n, n)
-            self.kept = kept
+            self.gram = K
 
     def blocks(self, numbers: Array) -> list[Array]:
         return [numbers[i : i + self.step] for i in range(0, len(numbers), self.step)]
 
     def kernel(self, numbers: Array) -> Array:
-        """K of these images with the clients."""
-        return (
-            gram(self.items[numbers], self.clients)
-            if self.kept is None
-            else self.kept[numbers]
-        )
+        """Return K of these images with the clients."""
+        if self.gram is not None:
+            return self.gram[numbers]
+        return gram(self.items[numbers], self.clients)
 
     def add(self, numbers: Array) -> None:
-        for some in self.blocks(numbers):
-            np.maximum(self.best, self.kernel(some).max(axis=0), out=self.best)
+        for block in self.blocks(numbers):
+            np.maximum(self.best, self.kernel(block).max(axis=0), out=self.best)
 
     def gains(self, numbers: Array) -> Array:
-        """What each of these images would add."""
-        return np.concatenate(
-            [
-                np.maximum(self.kernel(some) - self.best, 0) @ self.weights
-                for some in self.blocks(numbers)
-            ]
-        )
+        """Return the gain of F by each of these images."""
+        gains = []
+        for block in self.blocks(numbers):
+            gain_of_clients = np.maximum(self.kernel(block) - self.best, 0)
+            gains.append(gain_of_clients @ self.weights)
+        return np.concatenate(gains)
 
 
 def short_vectors(
     read: Callable[[Array], Comparable], n: int, progress: Progress
 ) -> Array:
-    """Short vectors (n, m) whose dot product is nearly the kernel, in half precision."""
+    """Return short vectors (n, m) whose dot product is nearly the kernel, in half precision."""
     embedding = Embedding.fit(read(sample(n, LANDMARKS)), DIMENSIONS)
     vectors = np.empty((n, embedding.root.shape[1]), dtype=np.float16)
     for start in range(0, n, LANDMARKS):
@@ -214,7 +229,7 @@ def short_vectors(
 
 @dataclass(frozen=True)
 class Pick:
-    """A photo to label: where it is, and what it adds to how well all are stood for (a share)."""
+    """A photo to label, with its gain of F as a share of all photos."""
 
     id: str
     path: str
@@ -222,17 +237,18 @@ class Pick:
 
 
 def open_photos(store: Store | str | Path, features: str | None = None) -> Searcher:
-    """The photos of a store as a recipe sees them; no network is loaded."""
-    opened = store if isinstance(store, Store) else Store.open(store)
-    defaults = choose_defaults(count_rows(opened.folder))
-    return Searcher(opened, choose_recipe(opened, features, defaults).name, "exact")
+    """Open the photos of a store for `choose_photos`; no network is loaded."""
+    if not isinstance(store, Store):
+        store = Store.open(store)
+    defaults = choose_defaults(count_rows(store.folder))
+    return Searcher(store, choose_recipe(store, features, defaults).name, "exact")
 
 
 def choose_defaults(photos: int) -> tuple[str, ...]:
-    """Return the recipes by which so many photos are chosen, the first one that a store has."""
-    return (
-        (WITH_PROTOTYPES, *RECIPES) if photos >= MIN_PHOTOS_FOR_PROTOTYPES else RECIPES
-    )
+    """Return the default recipes for this many photos; the first that a store has is used."""
+    if photos >= MIN_PHOTOS_FOR_PROTOTYPES:
+        return (WITH_PROTOTYPES, *RECIPES)
+    return RECIPES
 
 
 def choose_photos(
@@ -242,53 +258,63 @@ def choose_photos(
     labelled: Labels | None = None,
     progress: Progress = silent,
 ) -> Iterator[Pick]:
-    """At most n photos from `open_photos`, the most useful to label first; see `choosing`."""
-    collection, given = photos.collection, labelled or {}
-    numbers = collection.content[_rows_of(collection, given)]
-    weights = _unsure(photos, numbers, list(given.values()))
-    known = np.unique(numbers)
-    for step in choosing(
-        photos.features, n, labelled=known, weights=weights, progress=progress
-    ):
+    """Yield at most n photos from `open_photos`, the most useful to label first; see `choosing`."""
+    collection = photos.collection
+    labels = labelled or {}
+    numbers = collection.content[_rows_of(collection, labels)]
+    steps = choosing(
+        photos.features,
+        n,
+        labelled=np.unique(numbers),
+        weights=_uncertainty(photos, numbers, list(labels.values())),
+        progress=progress,
+    )
+    for step in steps:
         picture = collection[int(collection.rows_of(step.number)[0])]
         yield Pick(picture.id, picture.path, step.gain)
 
 
-def _unsure(
+def _uncertainty(
     photos: Searcher, numbers: Array, labels: Sequence[tuple[str, ...] | None]
 ) -> Array | None:
-    """How much each content counts once there are labels; None, all alike, at a cold start."""
-    known = {at: names for at, names in enumerate(labels) if names is not None}
-    classes = sorted({name for names in known.values() for name in names})
-    shown = np.array([[name in names for name in classes] for names in known.values()])
-    if len(classes) < 2 or np.median(shown.sum(axis=0)) < COLD:
+    """Return the weight of each content by its scores; None while there are few labels."""
+    labelled = []  # numbers of the contents with labels
+    labels_of: list[tuple[str, ...]] = []
+    for number, names in zip(numbers.tolist(), labels, strict=True):
+        if names is not None:
+            labelled.append(number)
+            labels_of.append(names)
+    classes = sorted(set().union(*labels_of))
+    presence = np.array([[name in names for name in classes] for names in labels_of])
+    if len(classes) < 2 or np.median(presence.sum(axis=0)) < MIN_LABELLED:
         return None
-    labelled = photos.features.of(numbers[list(known)])
-    svm = train_svm(labelled, np.where(shown, 1, -1), class_weight="balanced")
-    scores = np.concatenate(
-        [svm.decision_function(block) for block in photos.features.blocks()]
-    )
-    second, first = np.partition(scores[:, svm.trained], -2, axis=1)[:, -2:].T
-    unsure: Array = np.exp(-SHARPNESS * (first - second))
-    return unsure
+    features = photos.features.of(np.array(labelled))
+    svm = train_svm(features, np.where(presence, 1, -1), class_weight="balanced")
+    blocks = [svm.decision_function(block) for block in photos.features.blocks()]
+    scores = np.concatenate(blocks)[:, svm.trained]
+    second, first = np.partition(scores, -2, axis=1)[:, -2:].T
+    return np.asarray(np.exp(-SHARPNESS * (first - second)))
 
 
 def read_labelled(photos: Searcher, source: str | Path) -> Labels:
-    """Photos that are labelled already, from a file, or the store's own labels by the word `store`.
+    """Return the photos that a file says are labelled, or for `store` the store's own labels.
 
-    A table with a column `path` (or `id`) and `label` or `labels`, whose filled rows count; one
-    without labels, or a text file with a path or an id per line, of which all count.
+    The file is a table with a column `path` (or `id`) and `label` or `labels`, whose filled rows
+    count; or one without labels, or a text file with a path or an id per line, of which all count.
     """
     if str(source) == OWN:
         table = photos.collection.table
-        has = table.filter(pc.is_valid(table.column(CURRENT)))
-        ids, labels = (has.column(name).to_pylist() for name in ("id", CURRENT))
-        return {id_: tuple(names) for id_, names in zip(ids, labels, strict=True)}
+        labelled = table.filter(pc.is_valid(table.column(CURRENT)))
+        ids = labelled.column("id").to_pylist()
+        labels = map(tuple, labelled.column(CURRENT).to_pylist())
+        return dict(zip(ids, labels, strict=True))
     path = Path(source)
     if path.suffix.lower() in TABLES:
-        items = read_table(path)
-        named = {item.id: item.labels for item in items if item.labels is not None}
-        return named or dict.fromkeys((item.id for item in items), None)
+        labels_of: dict[str, tuple[str, ...] | None] = {}
+        for item in read_table(path):
+            labels_of[item.id] = item.labels
+        filled = {id_: names for id_, names in labels_of.items() if names is not None}
+        return filled or labels_of
     what = (
         f"photos that are labelled must be a table ({', '.join(TABLES)}), a text file in UTF-8 "
         f"with a path per line, or the word {OWN}, got {path}"
@@ -299,12 +325,12 @@ def read_labelled(photos: Searcher, source: str | Path) -> Labels:
 
 
 def _rows_of(collection: Collection, labelled: Labels) -> Array:
-    """The rows of these ids or paths; one that the store lacks is an error."""
+    """Return the rows of these ids or paths; refuse one that the store lacks."""
     names = pa.array(list(labelled), pa.string())
-    columns = [
-        collection.table.column(name).combine_chunks() for name in ("id", "path")
-    ]
-    rows = pc.coalesce(*(pc.index_in(names, value_set=column) for column in columns))
+    ids = collection.table.column("id").combine_chunks()
+    paths = collection.table.column("path").combine_chunks()
+    by_id = pc.index_in(names, value_set=ids)
+    rows = pc.coalesce(by_id, pc.index_in(names, value_set=paths))
     if rows.null_count:
         first = names.filter(rows.is_null())[0].as_py()
         raise DatasetError(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from deepfishing.core.features import Factor
+from deepfishing.core.kernels import Comparable
 from deepfishing.core.metrics import evaluate
 from deepfishing.core.projections import SCHEME
 from deepfishing.core.rank_one import Array
@@ -56,7 +57,7 @@ class Model:
     recipe : str
         The features, as docs/recipes.md names them.
     settings : Settings
-        All that decides a factor's values, as in a store; it can load the network again.
+        Everything that determines a factor's values, as in a store; it can load the network.
     classes : tuple of str
         Of which the svm has a column each.
     support : dict
@@ -66,7 +67,7 @@ class Model:
     svm : KernelSVM
         With calibration; its features are those of the support vectors.
     training : dict
-        How it was trained, for people to read.
+        Record of the training, for readers.
     thresholds : ndarray (C,), optional
         Probabilities from which a photo is sorted into a class, see `limits`.
     held_out : HeldOut, optional
@@ -84,10 +85,13 @@ class Model:
     held_out: HeldOut | None = None
 
     def __repr__(self) -> str:
-        some = ", ".join(self.classes[:4]) + ", ..." * (len(self.classes) > 4)
-        title, network = parse_recipe(self.recipe).title, self.settings.network.name
+        names = ", ".join(self.classes[:4])
+        if len(self.classes) > 4:
+            names += ", ..."
+        title = parse_recipe(self.recipe).title
+        network = self.settings.network.name
         images = f"trained on {self.training.get('images', '?')} images"
-        return f"Model({len(self.classes)} classes: {some}; {title} of {network}, {images})"
+        return f"Model({len(self.classes)} classes: {names}; {title} of {network}, {images})"
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -113,7 +117,10 @@ class Model:
         """
         if self.thresholds is not None:
             return self.thresholds
-        return np.full(len(self.classes), 0.5 if self.has_several else 0.0)
+        limit = 0.0
+        if self.has_several:
+            limit = 0.5
+        return np.full(len(self.classes), limit)
 
     def scores(self, arrays: Mapping[str, Array]) -> Array:
         """Decision scores (m, C) of images, from their factors."""
@@ -142,22 +149,22 @@ class Model:
         from deepfishing.learn.predict import predict  # torch takes seconds to load
 
         if isinstance(images, str | Path):
-            found: list[ImageLike] = [*find_images(images)]
+            pictures: list[ImageLike] = [*find_images(images)]
         else:
-            found = [image for image, _ in samples(images)]
-        if not found:
+            pictures = [image for image, _ in samples(images)]
+        if not pictures:
             raise OptionError("images must hold at least one image, got none")
         scores = []
-        for one in predict(self, found, network=network):
-            if one.error:
-                raise ImageError(one.error)
-            scores.append(one.scores)
+        for prediction in predict(self, pictures, network=network):
+            if prediction.error:
+                raise ImageError(prediction.error)
+            scores.append(prediction.scores)
         return np.stack(scores)
 
     def predict(self, images: Images, *, network: Network | None = None) -> Array:
-        """The class of each image (n,), the one with the highest score.
+        """Return the class of each image (n,), the one with the highest score.
 
-        Of a model whose training images had several classes: 1 and 0 for each class, (n, C).
+        For a model whose training images had several classes: 1 and 0 for each class, (n, C).
         """
         return self._answers(self.decision_function(images, network=network))
 
@@ -166,41 +173,46 @@ class Model:
         return self.svm.calibrate(self.decision_function(images, network=network))
 
     def score(self, images: Images, y: Any, *, network: Network | None = None) -> float:
-        """The share of images whose class is right, 0 to 1.
+        """Return the share of images whose class is right, 0 to 1.
 
-        Of a model with several classes per image: the mean AP, scikit-learn's, for `y` (n, C) of 1
-        (present), 0 or -1.
+        For a model with several classes per image it is the mean AP, scikit-learn's, of `y` (n, C)
+        of 1 (present), 0 or -1.
         """
-        truth, scores = np.asarray(y), self.decision_function(images, network=network)
-        several = self.training.get("labels") == SEVERAL
-        if len(truth) != len(scores) or truth.ndim != 1 + several:
-            shape = (len(scores), len(self.classes)) if several else (len(scores),)
+        truth = np.asarray(y)
+        scores = self.decision_function(images, network=network)
+        shape: tuple[int, ...] = (len(scores),)
+        if self.has_several:
+            shape = (len(scores), len(self.classes))
+        if len(truth) != len(scores) or truth.ndim != len(shape):
             raise OptionError(f"y must have the shape {shape}, got {truth.shape}")
-        if several:
-            mean = evaluate(np.where(truth == 1, 1, -1), scores, self.classes).map[
-                "sklearn"
-            ]
-            return float("nan") if mean is None else mean / 100
-        return float((self._answers(scores) == truth).mean())
+        if not self.has_several:
+            return float((self._answers(scores) == truth).mean())
+        evaluation = evaluate(np.where(truth == 1, 1, -1), scores, self.classes)
+        mean = evaluation.map["sklearn"]
+        if mean is None:
+            return float("nan")
+        return mean / 100
 
     def _answers(self, scores: Array) -> Array:
-        if self.training.get("labels") == SEVERAL:
+        """Return the class of each image, or 1 and 0 for each class; see `predict`."""
+        if self.has_several:
             return (scores > 0).astype(int)
         # a class that was not trained is never the answer
         best = np.where(self.svm.trained, scores, -np.inf).argmax(axis=1)
         return np.asarray(np.array(self.classes)[best])
 
     def compact(self) -> Model:
-        """The model for photos that are not averaged with neighbours; itself without `smooth`.
+        """Return the model without `smooth`: photos are not averaged with neighbours.
 
-        It needs no pool to score a photo. Probabilities are adapted by the photos of the pool: on
-        these, the scores of the two models agree as well as a line for each class can make them.
+        It needs no pool to score a photo. Its probabilities are calibrated on the photos of the
+        pool by a line for each class, from its scores to those of this model.
         """
         recipe = parse_recipe(self.recipe, self.settings.network.layers)
         smoothed = [part for part in recipe.all_parts() if part.step == "smooth"]
         if not smoothed:
             return self
-        plain, state = recipe.unsmoothed(), self.fitted.state
+        plain = recipe.unsmoothed()
+        state = self.fitted.state
         fitted = Fitted(lambda arrays: plain.value(arrays, state), state)
         compact = replace(self, fitted=fitted)
         pool = {}
@@ -214,16 +226,13 @@ class Model:
         return replace(compact, svm=replace(self.svm, calibration=calibration))
 
     def check_store(self, store: Store) -> None:
-        """Refuse a store whose features are others, or which lacks some."""
-        mine, theirs = (
-            self.settings.decisive(),
-            Settings.from_dict(store.settings).decisive(),
-        )
-        for key in mine:
-            if mine[key] != theirs[key] and key != "network":
+        """Refuse a store with other features, or without some of the model's."""
+        of_store = Settings.from_dict(store.settings).decisive()
+        for key, value in self.settings.decisive().items():
+            if value != of_store[key] and key != "network":
                 raise WeightsError(
                     f"the model must have been trained with the {key} of {store.folder}, "
-                    f"{theirs[key]}, got {mine[key]}; train one on this store with `deepfish train`"
+                    f"{of_store[key]}, got {value}; train one on this store with `deepfish train`"
                 )
         absent = [name for name in self.columns if name not in store.factors()]
         if absent:
@@ -239,23 +248,28 @@ class Model:
             raise OptionError(
                 "a model must have probabilities, got none; make it with train_model"
             )
-        tensors = {f"{FACTOR}{name}": values for name, values in self.support.items()}
-        tensors |= {
-            f"{STATE}{name}": values for name, values in self.fitted.state.items()
-        }
-        tensors |= {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
+        tensors = {"dual": svm.dual, "bias": svm.bias, "calibration": svm.calibration}
+        for name, values in self.support.items():
+            tensors[f"{FACTOR}{name}"] = values
+        for name, values in self.fitted.state.items():
+            tensors[f"{STATE}{name}"] = values
         if not self.support:  # classifiers on vectors
             tensors[MACHINES] = np.asarray(svm.features)
         if self.held_out is not None:
             tensors |= self.held_out.tensors()
+        ap = svm.ap.astype(object)
+        ap[np.isnan(svm.ap)] = None  # JSON has no NaN
+        thresholds = None
+        if self.thresholds is not None:
+            thresholds = self.thresholds.tolist()
         document = {
             "recipe": self.recipe,
             "classes": list(self.classes),
             "trained": svm.trained.tolist(),
             "cost": svm.cost.tolist(),
-            "ap": [None if np.isnan(value) else value for value in svm.ap],
+            "ap": ap.tolist(),
             "training": dict(self.training),
-            "thresholds": None if self.thresholds is None else self.thresholds.tolist(),
+            "thresholds": thresholds,
             "settings": self.settings.as_dict(),
             "projection": SCHEME,
         }
@@ -275,7 +289,9 @@ class Model:
             ArithmeticError,
             AttributeError,
         ) as error:
-            reason = str(error) if isinstance(error, DeepFishingError) else repr(error)
+            reason = repr(error)
+            if isinstance(error, DeepFishingError):
+                reason = str(error)
             raise damaged(folder / DOCUMENT, reason) from None
         projected = any(factor.kind == "projected" for factor in model.factors)
         if projected and document.get("projection") != SCHEME:
@@ -287,7 +303,7 @@ class Model:
 
 
 def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Model:
-    """Make a model of the two files, each number of which is checked."""
+    """Make a model of the contents of its two files; all numbers are checked."""
     settings = Settings.from_dict(document["settings"])
     classes = tuple(map(str, document["classes"]))
     recipe = parse_recipe(document["recipe"], settings.network.layers)
@@ -302,14 +318,21 @@ def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Mo
         support = {name: support[name] for name in recipe.columns}
     if len({len(values) for values in support.values()}) > 1:
         raise ValueError("factors must be of the same images")
-    n = len(tensors[MACHINES] if is_linear else support[recipe.columns[0]])
-    _check_tensors(tensors, n, len(classes))
-    fitted = recipe.load({n: t for n, t in state.items() if not n.startswith(VECTORS)})
+    vectors = tensors[MACHINES] if is_linear else support[recipe.columns[0]]
+    _check_tensors(tensors, len(vectors), len(classes))
+    learnt = {}
+    for name, values in state.items():
+        if not name.startswith(VECTORS):
+            learnt[name] = values
+    fitted = recipe.load(learnt)
     if is_linear:
         fitted = on_vectors(fitted, Vectors.restore(_part(VECTORS, state)))
+        features: Comparable = vectors
+    else:
+        features = fitted(support)
     per_class = _per_class(document, len(classes))
     svm = KernelSVM(
-        features=tensors[MACHINES] if is_linear else fitted(support),
+        features=features,
         dual=tensors["dual"],
         bias=tensors["bias"],
         calibration=tensors["calibration"],
@@ -318,15 +341,21 @@ def _from_parts(document: Mapping[str, Any], tensors: Mapping[str, Array]) -> Mo
         cost=per_class["cost"],
         ap=per_class["ap"],
     )
-    training = dict(document["training"])
-    thresholds = _thresholds(document.get("thresholds"), len(classes))
-    held_out = HeldOut.from_tensors(tensors, len(classes))
-    parts = (recipe.name, settings, classes, support, fitted, svm, training, thresholds)
-    return Model(*parts, held_out)
+    return Model(
+        recipe.name,
+        settings,
+        classes,
+        support,
+        fitted,
+        svm,
+        training=dict(document["training"]),
+        thresholds=_thresholds(document.get("thresholds"), len(classes)),
+        held_out=HeldOut.from_tensors(tensors, len(classes)),
+    )
 
 
 def _thresholds(values: Any, C: int) -> Array | None:
-    """Thresholds of a document, of which older models have none."""
+    """Return the thresholds of a document; older models have none."""
     if values is None:
         return None
     thresholds = np.array(values, dtype=float)
@@ -347,26 +376,27 @@ def _check_tensors(tensors: Mapping[str, Array], n: int, C: int) -> None:
 
 
 def _per_class(document: Mapping[str, Any], C: int) -> dict[str, Array]:
-    """Arrays (C,) that the document has."""
+    """Return the arrays (C,) of the document."""
     kinds = {"trained": bool, "cost": float, "ap": float}
-    arrays = {
-        name: np.array(document[name], dtype=kind) for name, kind in kinds.items()
-    }
+    arrays = {}
+    for name, kind in kinds.items():
+        arrays[name] = np.array(document[name], dtype=kind)
     if C == 0 or any(values.shape != (C,) for values in arrays.values()):
         raise ValueError(f"{', '.join(kinds)} must have {C} entries, one per class")
     return arrays
 
 
 def _part(prefix: str, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    found = {}
+    """Return the tensors whose names begin with a prefix, by the rest of the name."""
+    part = {}
     for name, values in tensors.items():
         if name.startswith(prefix):
-            found[name.removeprefix(prefix)] = values
-    return found
+            part[name.removeprefix(prefix)] = values
+    return part
 
 
 def _adapted(svm: KernelSVM, scores: Array, others: Array) -> Array | None:
-    """Slopes and offsets (2, C) for other scores (n, C), a line of which is near the scores."""
+    """Return slopes and offsets (2, C) for other scores (n, C), by a line from these to scores."""
     if svm.calibration is None:
         return None
     slope, offset = svm.calibration

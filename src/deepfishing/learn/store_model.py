@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from deepfishing.core.rank_one import Array, l2_normalize
 from deepfishing.core.recipes import AUTO
+from deepfishing.core.recipes.language import SCORES
 from deepfishing.core.statistics import proportion_interval
 from deepfishing.errors import OptionError, StoreError, did_you_mean
 from deepfishing.learn.choice import at_temperature
@@ -72,8 +73,7 @@ class StoreModel:
     def numbers_of(self, keys: pa.Array) -> Array:
         """Return the row of each content in `probabilities`; -1 for one without a prediction."""
         numbers = pc.fill_null(pc.index_in(keys, value_set=self.keys), -1)
-        found: Array = numbers.to_numpy(zero_copy_only=False).astype(np.int64)
-        return found
+        return np.asarray(numbers.to_numpy(zero_copy_only=False), dtype=np.int64)
 
     def class_number(self, name: str) -> int:
         """Return the column of a class."""
@@ -122,26 +122,29 @@ class CurvePoint:
 
 
 def model_folder(store: Path) -> Path:
-    """Return where the model of a store is kept."""
+    """Return the folder of a store's model."""
     return store / FOLDER / NAME
 
 
 def train_store_model(
     store: Store, recipe: str = AUTO, progress: Progress = silent
 ) -> StoreModel:
-    """Train on the labels that a store has now; keep the model, its figures and predictions."""
+    """Train on the current labels of a store; write the model, its figures and predictions."""
     rows = store.labelled_rows()
     labelled = read_labels(rows)
-    options: dict[str, Any] = {"C": AUTO if recipe.strip() == AUTO else 1.0}
+    C: float | str = 1.0
+    if recipe.strip() == AUTO:
+        C = AUTO
     progress("training", 0, 1)
-    model, _ = train_on_store(
-        store, rows, labelled, recipe, progress=progress, **options
-    )
+    model, _ = train_on_store(store, rows, labelled, recipe, progress=progress, C=C)
     folder = model_folder(store.folder)
     model = replace(model, thresholds=_earlier_thresholds(folder, model))
     held = _held_out(store, model, rows, labelled, progress)
     contents = Contents.of(store, model.columns)
     probabilities = _predict_all(store, model, contents, progress)
+    label_counts: Counter[str] = Counter()
+    for row in rows:
+        label_counts.update(row.labels or ())
     measured = figures(model, held)
     if held is not None and "accuracy" in measured:
         chances = np.where(model.svm.trained, probabilities, -1.0)
@@ -150,7 +153,7 @@ def train_store_model(
         "format": FORMAT,
         "trained": datetime.now(UTC).isoformat(timespec="seconds"),
         "counts": _counts(labelled, rows),
-        "labels": dict(Counter(name for row in rows for name in row.labels or ())),
+        "labels": dict(label_counts),
         "figures": measured,
     }
     arrays = {"keys": pack_keys(contents.keys), "probabilities": probabilities}
@@ -173,12 +176,12 @@ def train_store_model(
 
 
 def open_store_model(store: Store) -> StoreModel | None:
-    """Return the model that was kept for a store; None if there is none that can be used."""
-    found = read_side(store.folder, NAME)
+    """Return the model of a store that is on disk; None if there is none that can be used."""
+    stored = read_side(store.folder, NAME)
     folder = model_folder(store.folder)
-    if found is None or found[0].get("format") != FORMAT or not folder.is_dir():
+    if stored is None or stored[0].get("format") != FORMAT or not folder.is_dir():
         return None
-    facts, arrays = found
+    facts, arrays = stored
     model = Model.load(folder)
     probabilities, packed = arrays.get("probabilities"), arrays.get("keys")
     if probabilities is None or packed is None or packed.ndim != 2:
@@ -192,75 +195,89 @@ def open_store_model(store: Store) -> StoreModel | None:
 def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """Train as a task of the server."""
     recipe = str(options.get("recipe", AUTO))
-    found = train_store_model(Store.open(folder), recipe, progress)
-    return {"classes": len(found.model.classes)}
+    trained = train_store_model(Store.open(folder), recipe, progress)
+    return {"classes": len(trained.model.classes)}
 
 
 def set_threshold(
-    store: Store, found: StoreModel, name: str, value: float | None
+    store: Store, current: StoreModel, name: str, value: float | None
 ) -> StoreModel:
-    """Choose the threshold of a class, or take the usual one with None; kept with the model."""
+    """Set the threshold of a class, or the default one with None; it is saved with the model."""
     if value is not None and not 0 <= value <= 1:
         raise OptionError(f"a threshold must be a probability from 0 to 1, got {value}")
-    number = found.class_number(name)
-    model = found.model
-    usual = replace(model, thresholds=None).limits
-    thresholds = model.limits.copy()
-    thresholds[number] = usual[number] if value is None else value
-    unchanged = np.array_equal(thresholds, usual)
-    model = replace(model, thresholds=None if unchanged else thresholds)
+    number = current.class_number(name)
+    model = current.model
+    defaults = replace(model, thresholds=None).limits
+    if value is None:
+        value = float(defaults[number])
+    limits = model.limits.copy()
+    limits[number] = value
+    thresholds: Array | None = limits
+    if np.array_equal(limits, defaults):
+        thresholds = None
+    model = replace(model, thresholds=thresholds)
     model.save(model_folder(store.folder))
-    return replace(found, model=model)
+    return replace(current, model=model)
 
 
-def curve(found: StoreModel, name: str) -> list[CurvePoint]:
+def curve(trained: StoreModel, name: str) -> list[CurvePoint]:
     """Return precision and recall of a class at thresholds, rising; empty if not measurable.
 
-    Of a model with one class per photo, only photos count of which the class is the most probable,
-    as they are sorted.
+    Of a model with one class per photo, only photos count whose most probable class it is, as they
+    are sorted.
     """
-    held = _held_out_of(found, name)
-    if held is None:
+    held_out = _held_out_of(trained, name)
+    if held_out is None:
         return []
-    truth, chances = held
-    steps = np.unique(np.concatenate([[0.0, 0.5], chances[chances >= 0].round(4)]))
+    truth, probability = held_out
+    own = probability[probability >= 0].round(4)
+    steps = np.unique(np.concatenate([[0.0, 0.5], own]))
     if len(steps) > MAX_STEPS:
         steps = np.unique(np.quantile(steps, np.linspace(0, 1, MAX_STEPS)).round(4))
-    return [_point(float(step), truth, chances) for step in steps]
+    return [_point(float(step), truth, probability) for step in steps]
 
 
-def point_at(found: StoreModel, name: str) -> CurvePoint | None:
-    """Return precision and recall of a class at the threshold that it has now."""
-    held = _held_out_of(found, name)
-    if held is None:
+def point_at(trained: StoreModel, name: str) -> CurvePoint | None:
+    """Return precision and recall of a class at its current threshold."""
+    held_out = _held_out_of(trained, name)
+    if held_out is None:
         return None
-    return _point(float(found.model.limits[found.class_number(name)]), *held)
+    limit = trained.model.limits[trained.class_number(name)]
+    return _point(float(limit), *held_out)
 
 
-def _held_out_of(found: StoreModel, name: str) -> tuple[Array, Array] | None:
-    """Whether each held-out photo has a class, and its probability; -1 where another one wins."""
-    number = found.class_number(name)
-    if found.held_out is None or found.truth is None:
+def _held_out_of(trained: StoreModel, name: str) -> tuple[Array, Array] | None:
+    """Return labels and probabilities of a class; -1 where another class is more probable."""
+    number = trained.class_number(name)
+    if trained.held_out is None or trained.truth is None:
         return None
-    if name in found.model.training.get("validation", {}).get("not_measurable", {}):
+    validation = trained.model.training.get("validation", {})
+    if name in validation.get("not_measurable", {}):
         return None
-    truth = np.asarray(found.truth[:, number])
-    everything = np.asarray(found.held_out, dtype=np.float64)
-    chances = everything[:, number].copy()
-    if np.isnan(chances).all():
+    truth = np.asarray(trained.truth[:, number])
+    probabilities = np.asarray(trained.held_out, dtype=np.float64)
+    probability = probabilities[:, number].copy()
+    if np.isnan(probability).all():
         return None
-    if not found.model.has_several:
-        best = np.where(np.isfinite(everything), everything, -1.0).argmax(axis=1)
-        chances[best != number] = -1.0
-    known = (truth != 0) & np.isfinite(chances)
-    truth = truth[known] == 1
-    return None if not truth.any() or truth.all() else (truth, chances[known])
+    if not trained.model.has_several:
+        is_measured = np.isfinite(probabilities)
+        best = np.where(is_measured, probabilities, -1.0).argmax(axis=1)
+        probability[best != number] = -1.0
+    counts = (truth != 0) & np.isfinite(probability)
+    is_positive = truth[counts] == 1
+    if not is_positive.any() or is_positive.all():
+        return None
+    return is_positive, probability[counts]
 
 
-def _point(threshold: float, truth: Array, chances: Array) -> CurvePoint:
-    above = chances >= threshold
-    right, n = int((above & truth).sum()), int(above.sum())
-    precision = 100 * right / n if n else None
+def _point(threshold: float, truth: Array, probability: Array) -> CurvePoint:
+    """Return precision and recall of a class at one threshold."""
+    above = probability >= threshold
+    n = int(above.sum())
+    right = int((above & truth).sum())
+    precision = None
+    if n:
+        precision = 100 * right / n
     return CurvePoint(threshold, n, right, precision, 100 * right / int(truth.sum()))
 
 
@@ -273,23 +290,22 @@ def figures(model: Model, held: HeldOut | None) -> dict[str, Any]:
     truth = held.truth
     if ((truth == 1).sum(axis=1) > 1).any():
         return {"why": "photos have several classes; see the AP of each class"}
-    one = held.has_one
-    scores = held.scores[one]
-    right = scores.argmax(axis=1) == truth[one].argmax(axis=1)
-    if not len(right) or np.isnan(held.chances[one]).all(axis=1).any():
+    has_one = held.has_one
+    labels = truth[has_one].argmax(axis=1)
+    predicted = held.scores[has_one].argmax(axis=1)
+    right = predicted == labels
+    if not len(right) or np.isnan(held.chances[has_one]).all(axis=1).any():
         return {
             "why": "not measurable: too few labelled photos that are not similar to each other"
         }
-    independent = len(np.unique(held.groups[one]))
+    independent = len(np.unique(held.groups[has_one]))
     # similar photos are right or wrong together, so groups are counted and not photos
     interval = proportion_interval(float(right.mean()) * independent, independent)
     confusion: dict[str, dict[str, int]] = {}
-    for given, taken in zip(
-        truth[one].argmax(axis=1), scores.argmax(axis=1), strict=True
-    ):
-        line = confusion.setdefault(model.classes[given], {})
-        name = model.classes[taken]
-        line[name] = line.get(name, 0) + 1
+    for label, prediction in zip(labels, predicted, strict=True):
+        counts = confusion.setdefault(model.classes[label], {})
+        name = model.classes[prediction]
+        counts[name] = counts.get(name, 0) + 1
     return {
         "accuracy": round(100 * float(right.mean()), 2),
         "interval": [round(limit, 2) for limit in interval],
@@ -365,18 +381,15 @@ def _held_out(
 
 
 def _factors(store: Store, model: Model, keys: list[str]) -> dict[str, Array]:
-    """The factors of a model, at its temperature."""
+    """Return the factors of a model, at its temperature."""
     tau = model.settings.tau
+    factors = {name: store.read(keys, name) for name in model.columns}
     if tau == store.settings.get("tau", tau):
-        return {name: store.read(keys, name) for name in model.columns}
-    stored = {
-        name: store.read(keys, name) for name in dict.fromkeys((*model.columns, "y8"))
-    }
-    return {
-        name: v
-        for name, v in at_temperature(stored, tau).items()
-        if name in model.columns
-    }
+        return factors
+    if SCORES not in factors:
+        factors[SCORES] = store.read(keys, SCORES)
+    tempered = at_temperature(factors, tau)
+    return {name: tempered[name] for name in model.columns}
 
 
 def _predict_all(
@@ -395,15 +408,14 @@ def _predict_all(
 
 
 def _counts(labelled: Labelled, rows: list[Row]) -> dict[str, int]:
-    """How many of the photos that are trained on have each class."""
+    """Return the number of training photos of each class."""
     _, labels = labelled.of(rows)
-    return {
-        name: int((labels[:, c] == 1).sum()) for c, name in enumerate(labelled.classes)
-    }
+    counts = (labels == 1).sum(axis=0)
+    return dict(zip(labelled.classes, counts.tolist(), strict=True))
 
 
 def _earlier_thresholds(folder: Path, model: Model) -> Array | None:
-    """Thresholds that were chosen for classes of the same names."""
+    """Return the thresholds of the model on disk, for classes of the same names."""
     if not folder.is_dir():
         return None
     try:
@@ -412,11 +424,11 @@ def _earlier_thresholds(folder: Path, model: Model) -> Array | None:
         return None
     if earlier.thresholds is None:
         return None
-    chosen = dict(zip(earlier.classes, earlier.thresholds.tolist(), strict=True))
-    limits = replace(model, thresholds=None).limits
-    return np.array(
-        [chosen.get(name, limits[c]) for c, name in enumerate(model.classes)]
-    )
+    thresholds = replace(model, thresholds=None).limits.copy()
+    for name, threshold in zip(earlier.classes, earlier.thresholds, strict=True):
+        if name in model.classes:
+            thresholds[model.classes.index(name)] = threshold
+    return thresholds
 
 
 def export_onnx(
@@ -436,5 +448,5 @@ def export_onnx(
 
 
 def onnx_file(store: Path) -> Path:
-    """Return where the model of a store is kept as .onnx."""
+    """Return the path of a store's model as .onnx."""
     return side_folder(store) / "model.onnx"

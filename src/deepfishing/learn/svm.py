@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -40,9 +41,11 @@ class CostSearch:
     positive_weight: float | None = None
 
     @classmethod
-    def of(cls, C: float | str) -> CostSearch:
-        """What a cost, or the word for a search, stands for."""
-        return SEARCHES[C] if isinstance(C, str) else cls((float(C),))
+    def from_option(cls, C: float | str) -> CostSearch:
+        """Return the search of a name, or the single cost of a number."""
+        if isinstance(C, str):
+            return SEARCHES[C]
+        return cls((float(C),))
 
 
 _COSTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -81,12 +84,14 @@ class KernelSVM:
     held_out: Array | None = None
 
     def __repr__(self) -> str:
-        of = "probabilities" if self.calibration is not None else "scores alone"
+        outputs = "scores alone"
+        if self.calibration is not None:
+            outputs = "probabilities"
         classes = f"{int(self.trained.sum())} of {len(self.trained)} classes"
-        return f"KernelSVM({classes}, {len(self.dual):,} training images, {of})"
+        return f"KernelSVM({classes}, {len(self.dual):,} training images, {outputs})"
 
     def decision_function(self, features: Comparable) -> Array:
-        """Scores (m, C); a class without a classifier scores 0 for every image."""
+        """Return scores (m, C); they are 0 for a class without a classifier."""
         scores = np.empty((len(features), self.dual.shape[1]))
         for start in range(0, len(features), SCORE_BLOCK):
             rows = slice(start, start + SCORE_BLOCK)
@@ -170,65 +175,91 @@ def train_svm(
     if difficult == "ignore":
         check_signs(labels)
     K = finite_gram(features)
-    search = CostSearch.of(C)
-    weight = search.positive_weight if class_weight is None else class_weight
-    tasks = [_OneVsRest.of(K, column, difficult, weight) for column in labels.T]
+    search = CostSearch.from_option(C)
+    weight = class_weight
+    if weight is None:
+        weight = search.positive_weight
+    tasks = [
+        _OneVsRest.from_labels(K, column, difficult, weight) for column in labels.T
+    ]
     # libsvm releases the interpreter lock, so threads share the one matrix without a copy
-    # what a fold copies of it, about two thirds, must fit into memory for all threads together
-    room = max(1, memory() // (3 * max(K.nbytes, 1)))
-    pool = Parallel(
-        n_jobs=n_jobs or min(os.cpu_count() or 1, room), backend="threading"
-    )
+    # the copies of the folds, about two thirds of it, must fit into memory for all threads
+    max_threads = max(1, memory() // (3 * max(K.nbytes, 1)))
+    threads = n_jobs or min(os.cpu_count() or 1, max_threads)
+    run = Parallel(n_jobs=threads, backend="threading")
     folds = None
-    held: list[list[_Fold]] = [[] for _ in tasks]
+    validated: list[list[_Fold]] = [[] for _ in tasks]  # for each class
     if len(search.costs) > 1 or calibrated:
-        counted = (
-            np.where(labels == 0, -1, labels) if difficult == "negative" else labels
+        folds = make_folds(
+            counted_labels(labels, difficult), groups, search.folds, seed
         )
-        folds = make_folds(counted, groups, search.folds, seed)
-        jobs = []
-        for number, task in enumerate(tasks):
-            jobs += [(number, *rows) for rows in task.split(folds, number)]
-        done = pool(
-            delayed(tasks[n].validate)(*rows, search.costs) for n, *rows in jobs
-        )
-        for (number, *_), fold in zip(jobs, done, strict=True):
-            held[number].append(fold)
-    ap = np.full((len(tasks), len(search.costs)), np.nan)
-    for number, task in enumerate(tasks):
-        if held[number]:
-            ap[number] = np.nanmean([task.ap(fold) for fold in held[number]], axis=0)
-    chosen = choose_costs(ap, search)
+        validated = _cross_validate(tasks, folds, search.costs, run)
+    chosen = choose_costs(_ap_at_costs(tasks, validated, len(search.costs)), search)
     costs = np.array(search.costs)[chosen]
-    fits = pool(
-        delayed(task.train)(cost)
-        for task, cost in zip(tasks, costs.tolist(), strict=True)
-    )
-    pooled = np.full(len(tasks), np.nan)
+    jobs = zip(tasks, costs.tolist(), strict=True)
+    fits = run(delayed(task.train)(cost) for task, cost in jobs)
+    ap = np.full(len(tasks), np.nan)
     for number, task in enumerate(tasks):
-        if held[number]:
-            pooled[number] = task.pooled_ap(held[number], chosen[number])
+        if validated[number]:
+            ap[number] = task.pooled_ap(validated[number], chosen[number])
     svm = KernelSVM(
         features=features,
         dual=np.stack([dual for dual, _ in fits], axis=1),
         bias=np.array([bias for _, bias in fits]),
         trained=np.array([task.fewest > 0 for task in tasks]),
         cost=costs,
-        ap=pooled,
+        ap=ap,
         folds=folds,
     )
     if not calibrated:
         return svm
     scores = K @ svm.dual + svm.bias
-    columns = [
-        task.calibration(own, best, score[task.kept])
-        for task, own, best, score in zip(tasks, held, chosen, scores.T, strict=True)
-    ]
+    calibration = []
     held_out = np.full(labels.shape, np.nan)
     for number, task in enumerate(tasks):
-        for rows, at_costs in held[number]:
-            held_out[task.kept[rows], number] = at_costs[chosen[number]]
-    return replace(svm, calibration=np.array(columns).T, held_out=held_out)
+        best = chosen[number]
+        own_scores = scores[task.kept, number]
+        calibration.append(task.calibration(validated[number], best, own_scores))
+        for rows, at_costs in validated[number]:
+            held_out[task.kept[rows], number] = at_costs[best]
+    return replace(svm, calibration=np.array(calibration).T, held_out=held_out)
+
+
+def counted_labels(labels: Array, difficult: str) -> Array:
+    """Return labels with difficult examples as they count: 0 if ignored, or -1 if negative."""
+    if difficult == "negative":
+        return np.where(labels == 0, -1, labels)
+    return labels
+
+
+def _cross_validate(
+    tasks: Sequence[_OneVsRest], folds: Folds, costs: Sequence[float], run: Any
+) -> list[list[_Fold]]:
+    """Return the folds of each class, with scores at every cost; `run` runs jobs in parallel."""
+    from joblib import delayed  # a second to load, as scikit-learn
+
+    numbers: list[int] = []
+    jobs = []
+    for number, task in enumerate(tasks):
+        for train, held in task.split(folds, number):
+            numbers.append(number)
+            jobs.append(delayed(task.validate)(train, held, costs))
+    validated: list[list[_Fold]] = [[] for _ in tasks]
+    for number, fold in zip(numbers, run(jobs), strict=True):
+        validated[number].append(fold)
+    return validated
+
+
+def _ap_at_costs(
+    tasks: Sequence[_OneVsRest], validated: Sequence[Sequence[_Fold]], costs: int
+) -> Array:
+    """Return the mean AP of the folds (classes, costs); NaN for a class without folds."""
+    ap = np.full((len(tasks), costs), np.nan)
+    for number, task in enumerate(tasks):
+        if validated[number]:
+            of_folds = [task.ap(fold) for fold in validated[number]]
+            ap[number] = np.nanmean(of_folds, axis=0)
+    return ap
 
 
 def check_labels(labels: Array, n: int, what: str = "labels") -> None:
@@ -269,7 +300,7 @@ _Fold = tuple[Array, Array]
 
 @dataclass(frozen=True, eq=False)
 class _OneVsRest:
-    """One class: the images that count for it, and their targets (1, -1)."""
+    """One class: the images that are used for it, and their targets (1, -1)."""
 
     K: Array  # of all images
     kept: Array
@@ -277,14 +308,12 @@ class _OneVsRest:
     weight: str | float | None  # on the cost of positives
 
     @classmethod
-    def of(
+    def from_labels(
         cls, K: Array, column: Array, difficult: str, weight: str | float | None
     ) -> _OneVsRest:
-        kept = (
-            np.flatnonzero(column != 0)
-            if difficult == "ignore"
-            else np.arange(len(column))
-        )
+        kept = np.arange(len(column))
+        if difficult == "ignore":
+            kept = np.flatnonzero(column != 0)
         return cls(K, kept, np.where(column[kept] == 1, 1, -1), weight)
 
     @property
@@ -294,7 +323,7 @@ class _OneVsRest:
         return min(positives, len(self.target) - positives)
 
     def split(self, folds: Folds, column: int) -> Iterator[tuple[Array, Array]]:
-        """Positions to train on and to hold out, per fold; none if they are not measurable."""
+        """Yield positions to train on and to hold out, per fold; none if not measurable."""
         if not folds.measurable[column]:
             return
         number = folds.number[self.kept]
@@ -310,78 +339,81 @@ class _OneVsRest:
         return held, np.array([across @ dual + bias for dual, bias in fits])
 
     def ap(self, fold: _Fold) -> list[float]:
-        """AP of one fold at every cost, by which the cost is chosen; NaN without a positive."""
+        """Return the AP of one fold at every cost; NaN without a positive."""
         held, scores = fold
         if not (self.target[held] == 1).any():
             # groups of several classes need not be spread evenly
             return [np.nan] * len(scores)
-        return [
-            average_precision(self.target[held], at_cost, "sklearn")
-            for at_cost in scores
-        ]
+        target = self.target[held]
+        return [average_precision(target, at_cost, "sklearn") for at_cost in scores]
 
     def pooled_ap(self, folds: Sequence[_Fold], best: int) -> float:
-        """AP of all images, each scored by the classifier that was trained without its fold."""
+        """Return the AP of all images, each scored by a classifier trained without its fold."""
         held = np.concatenate([rows for rows, _ in folds])
         scores = np.concatenate([at_costs[best] for _, at_costs in folds])
         return average_precision(self.target[held], scores, "area")
 
     def train(self, cost: float) -> tuple[Array, float]:
-        """Dual coefficients over all n images and the bias; zero where there is no classifier."""
-        dual, bias = np.zeros(len(self.K)), 0.0
+        """Return dual coefficients of all n images and the bias; zero without a classifier."""
+        dual = np.zeros(len(self.K))
+        bias = 0.0
         if self.fewest:
             ((dual[self.kept], bias),) = self.fit(np.arange(len(self.kept)), [cost])
         return dual, bias
 
     def fit(self, rows: Array, costs: Sequence[float]) -> list[tuple[Array, float]]:
-        """Dual coefficients of these images and the bias, at every cost."""
+        """Return dual coefficients of these images and the bias, at every cost."""
         from sklearn import config_context
         from sklearn.svm import SVC
 
-        images, weight, found = self.kept[rows], self.weight, []
-        K = self.K if len(images) == len(self.K) else self.K[np.ix_(images, images)]
-        classes = {1: float(weight), -1: 1.0} if isinstance(weight, Real) else weight
+        images = self.kept[rows]
+        K = self.K
+        if len(images) < len(K):
+            K = K[np.ix_(images, images)]
+        classes: Any = self.weight
+        if isinstance(self.weight, Real):
+            classes = {1: float(self.weight), -1: 1.0}
+        fits = []
         for cost in costs:
             svm = SVC(
                 C=cost, kernel="precomputed", cache_size=500, class_weight=classes
             )
-            # K was looked at once; scikit-learn would look at all of it again for every classifier
+            # K was checked once; scikit-learn would check it again for every classifier
             with config_context(assume_finite=True):
                 svm.fit(K, self.target[rows])
             dual = np.zeros(len(K))
             dual[svm.support_] = svm.dual_coef_[0]
-            found.append((dual, float(svm.intercept_[0])))
-        return found
+            fits.append((dual, float(svm.intercept_[0])))
+        return fits
 
     def calibration(
-        self, folds: Sequence[_Fold], best: int, own: Array
+        self, folds: Sequence[_Fold], best: int, training_scores: Array
     ) -> tuple[float, float]:
-        """Slope and offset, from scores of images that were held out.
+        """Return slope and offset, from scores of images that were held out.
 
-        A class of too few groups for folds has only the scores of its own training images; without
-        a classifier, only its frequency.
+        A class of too few groups for folds has only the scores of its training images; without a
+        classifier, only its frequency.
         """
         if not self.fewest:
             positives = np.count_nonzero(self.target == 1)
-            return 0.0, float(
-                np.log((positives + 1) / (len(self.target) - positives + 1))
-            )
-        scores = own.copy()
+            negatives = len(self.target) - positives
+            return 0.0, float(np.log((positives + 1) / (negatives + 1)))
+        scores = training_scores.copy()
         for held, at_costs in folds:
             scores[held] = at_costs[best]
         return platt(scores, self.target)
 
 
 def choose_costs(ap: Array, search: CostSearch) -> Array:
-    """Which cost each class gets: the one with the best AP, the lowest of equals."""
-    known = ~np.isnan(ap[:, 0])
+    """Return the number of each class's cost: the one with the best AP, the lowest of equals."""
+    measured = ~np.isnan(ap[:, 0])
     if len(search.costs) == 1:
         return np.zeros(len(ap), dtype=int)
     chosen = np.full(len(ap), search.costs.index(DEFAULT_COST))
-    if search.shared and known.any():
-        chosen[:] = ap[known].mean(axis=0).argmax()
+    if search.shared and measured.any():
+        chosen[:] = ap[measured].mean(axis=0).argmax()
     else:
-        chosen[known] = ap[known].argmax(axis=1)
+        chosen[measured] = ap[measured].argmax(axis=1)
     return chosen
 
 
@@ -409,8 +441,8 @@ def platt(scores: Array, target: Array) -> tuple[float, float]:
     start = np.array([0.0, np.log((p + 1) / (q + 1))])
     bounds = [(0.0, None), (None, None)]
     options = {"ftol": 1e-14, "gtol": 1e-9, "maxiter": 1000}
-    found = minimize(
+    result = minimize(
         loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    slope = found.x[0] / spread
-    return float(slope), float(found.x[1] - slope * centre)
+    slope = result.x[0] / spread
+    return float(slope), float(result.x[1] - slope * centre)

@@ -52,7 +52,7 @@ from deepfishing.util.files import replacing
 
 TOLERANCE = 1e-4  # of a probability
 Tensors = dict[str, Tensor]  # by the name of a factor, or by the path of a layer
-Values = Mapping[fx.Node, Any]  # what each step of the head gave
+Values = Mapping[fx.Node, Any]  # the output of each step of the head
 OUTPUTS = ("probabilities", "scores")
 # dE/dx of a step from its x, y and g = dE/dy, by the name of the step
 _BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -74,64 +74,42 @@ _BACK: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 def export_model(
     model: Model, file: str | Path, *, network: Network | None = None
 ) -> float:
-    """Write a model as .onnx; return by how much its probabilities differ from the model's.
+    """Write a model as .onnx, and return the largest difference of a probability.
 
     A model with `smooth` is written in its compact form (`Model.compact`), which does not average
     the photos that it is asked about.
 
-    `network` is the one of the training; without it the model loads it. What has no form in ONNX
-    here is a `NetworkError`.
+    `network` is the one of the training; without it the model loads it. A model that cannot be
+    exported is a `NetworkError`.
     """
     model = model.compact()
-    onnx, settings = package("onnx"), model.settings
+    settings = model.settings
     network = network or settings.load_network()
     if settings.views != "centre" or settings.network.dtype != "float32":
         raise _refused(f"{settings.views} views in {settings.network.dtype}")
     if not model.support:
         raise _refused("a model on vectors, as more than 20,000 images make it,")
-    read = {f.path(network.layers) for f in model.factors if f.kind != "probabilities"}
+    read = set()
+    for factor in model.factors:
+        if factor.kind != "probabilities":
+            read.add(factor.path(network.layers))
     parts = cut(network.module, read or {network.layers[TOP]})
     if parts is None or callable(network.head) or settings.network.scores:
         raise _refused(
             f"the network {network.name}, which cannot be cut below its last layers,"
         )
-    below, above = _Below(network.preprocess), _Above(model, network, parts.head)
-    own, size = onnx_of(parts.trunk), network.preprocess.size
+    below = _Below(network.preprocess)
+    above = _Above(model, network, parts.head)
+    size = network.preprocess.size
     pixels = torch.zeros(2, size, size, 3, dtype=torch.uint8)
-    if own is None:
-        whole = _export(
-            nn.Sequential(below, parts.trunk, above), pixels, "pixels", OUTPUTS
-        )
-    else:  # the trunk is in ONNX already
-        trunk, middle = onnx.load_from_string(own), parts.trunk(below(pixels))
-        shape = ["n", *middle.shape[1:]]
-        trunk.graph.output[0].CopyFrom(
-            onnx.helper.make_tensor_value_info("trunk", 1, shape)
-        )
-        opset = next(
-            o.version for o in trunk.opset_import if o.domain in ("", "ai.onnx")
-        )
-        first = _export(below, pixels, "pixels", ["below"], opset)
-        last = _export(above, middle, "above", OUTPUTS, opset)
-        whole = _joined(
-            _joined(first, trunk, "below", "pixels"), last, "trunk", "above"
-        )
-    reference = settings.network.as_dict()
-    facts = {
-        "classes": list(model.classes),
-        "recipe": model.recipe,
-        "version": __version__,
-    }
-    facts |= {
-        name: reference[name] for name in ("network", "weights_sha256", "preprocess")
-    }
-    onnx.helper.set_model_props(
-        whole,
-        {
-            KEY.replace("preprocess", name): json.dumps(fact)
-            for name, fact in facts.items()
-        },
-    )
+    trunk_onnx = onnx_of(parts.trunk)
+    if trunk_onnx is None:
+        module = nn.Sequential(below, parts.trunk, above)
+        whole = _export(module, pixels, "pixels", OUTPUTS)
+    else:
+        middle = parts.trunk(below(pixels))
+        whole = _export_around(trunk_onnx, below, pixels, above, middle)
+    _describe(whole, model)
     content = whole.SerializeToString()
     difference = _difference(model, network, content)
     if not difference <= TOLERANCE:
@@ -143,6 +121,44 @@ def export_model(
     return difference
 
 
+def _export_around(
+    trunk_onnx: bytes,
+    below: nn.Module,
+    pixels: Tensor,
+    above: nn.Module,
+    middle: Tensor,
+) -> Any:
+    """Return the whole model where the trunk is in ONNX already; `middle` is its output."""
+    onnx = package("onnx")
+    trunk = onnx.load_from_string(trunk_onnx)
+    shape = ["n", *middle.shape[1:]]
+    output = onnx.helper.make_tensor_value_info("trunk", 1, shape)
+    trunk.graph.output[0].CopyFrom(output)
+    versions = {entry.domain: entry.version for entry in trunk.opset_import}
+    opset = versions.get("") or versions["ai.onnx"]
+    first = _export(below, pixels, "pixels", ["below"], opset)
+    last = _export(above, middle, "above", OUTPUTS, opset)
+    first = _join(first, trunk, "below", "pixels")
+    return _join(first, last, "trunk", "above")
+
+
+def _describe(whole: Any, model: Model) -> None:
+    """Write classes, recipe and network into the metadata of a file."""
+    reference = model.settings.network.as_dict()
+    facts = {
+        "classes": list(model.classes),
+        "recipe": model.recipe,
+        "version": __version__,
+        "network": reference["network"],
+        "weights_sha256": reference["weights_sha256"],
+        "preprocess": reference["preprocess"],
+    }
+    metadata = {}
+    for name, fact in facts.items():
+        metadata[KEY.replace("preprocess", name)] = json.dumps(fact)
+    package("onnx").helper.set_model_props(whole, metadata)
+
+
 class _Below(nn.Module):
     """From pixels (n, S, S, 3) to the network's input, in the steps of `Preprocess`."""
 
@@ -151,10 +167,12 @@ class _Below(nn.Module):
         self.preprocess = preprocess
 
     def forward(self, pixels: Tensor) -> Tensor:
-        made, values = self.preprocess, pixels.permute(0, 3, 1, 2).float()
-        values = values[:, [2, 1, 0]] if made.order == "BGR" else values
-        mean, std = (torch.tensor(v)[:, None, None] for v in (made.mean, made.std))
-        return (values * made.scale - mean) / std
+        values = pixels.permute(0, 3, 1, 2).float()
+        if self.preprocess.order == "BGR":
+            values = values[:, [2, 1, 0]]
+        mean = torch.tensor(self.preprocess.mean)[:, None, None]
+        std = torch.tensor(self.preprocess.std)[:, None, None]
+        return (values * self.preprocess.scale - mean) / std
 
 
 class _Above(nn.Module):
@@ -164,25 +182,24 @@ class _Above(nn.Module):
         super().__init__()
         self.model, self.network, self.head = model, network, head
         self.recipe = parse_recipe(model.recipe, network.layers).unsmoothed()
-        self.nodes = {
-            str(n.target): n for n in head.graph.nodes if n.op == "call_module"
-        }
+        self.nodes: dict[str, fx.Node] = {}
+        for node in head.graph.nodes:
+            if node.op == "call_module":
+                self.nodes[str(node.target)] = node
         for factor in model.factors:
-            path = factor.path(network.layers) if factor.kind != "probabilities" else ""
+            if factor.kind == "probabilities":
+                continue
+            path = factor.path(network.layers)
             layer = head.get_submodule(path)
-            plain = isinstance(layer, nn.Linear) or (
-                isinstance(layer, nn.Conv2d)
-                and {*layer.kernel_size, *layer.stride, layer.groups} == {1}
-                and not any(layer.padding)
-            )
-            once = len(sharing_weights(network.module, path)) == 1
-            if factor.positions == "exact" or (path and not (plain and once)):
+            is_used_once = len(sharing_weights(network.module, path)) == 1
+            is_plain = _is_pointwise(layer) and is_used_once
+            if factor.positions == "exact" or not is_plain:
                 raise _refused(f"the feature {factor.name} of {type(layer).__name__}")
 
     def forward(self, middle: Tensor) -> tuple[Tensor, Tensor]:
         svm = self.model.svm
         K = self.kernel(self.recipe, svm.features, self.factors(middle))
-        # kernels are near 1, and what counts is how they differ
+        # kernels are near 1, and only their differences matter
         level = K.mean(1, keepdim=True)
         scores = (K - level) @ _constant(svm.dual) + level * _constant(svm.dual.sum(0))
         scores = scores + _constant(svm.bias)
@@ -192,14 +209,14 @@ class _Above(nn.Module):
         return probabilities, scores
 
     def factors(self, middle: Tensor) -> Tensors:
-        """Those of the model, (n, d) each."""
+        """Return the factors of the model, (n, d) each."""
         run = fx.Interpreter(self.head, garbage_collect_values=False)
         scores = run.run(middle)
-        deltas, factors = self.deltas(run.env, scores), self.model.factors
-        return {
-            factor.name: self.factor(factor, run.env, scores, deltas)
-            for factor in factors
-        }
+        deltas = self.deltas(run.env, scores)
+        factors = {}
+        for factor in self.model.factors:
+            factors[factor.name] = self.factor(factor, run.env, scores, deltas)
+        return factors
 
     def factor(
         self, factor: Factor, values: Values, scores: Tensor, deltas: Tensors
@@ -215,55 +232,66 @@ class _Above(nn.Module):
         x = _positions(values[node.all_input_nodes[0]])
         if factor.kind == "input":
             return x.mean(1)
-        delta, layer = _positions(deltas[path]), self.head.get_submodule(path)
-        D, d = layer.weight.shape[:2]
+        delta = _positions(deltas[path])
+        D, d = self.head.get_submodule(path).weight.shape[:2]
         R, S = map(_constant, draw_matrices(int(d), int(D), *factor.positions))
         projected: Tensor = (x @ R.T).transpose(1, 2) @ (delta @ S.T)
         return projected.flatten(1)
 
     def deltas(self, values: Values, scores: Tensor) -> Tensors:
-        """dE/dy of the layers whose gradients are read, from the top down."""
-        layers, found = self.network.layers, dict[str, Tensor]()
+        """Return dE/dy of the layers whose gradients are read, from the top down."""
+        layers = self.network.layers
         wanted = {f.path(layers) for f in self.model.factors if f.needs_backward}
-        (node,) = next(
-            n for n in self.head.graph.nodes if n.op == "output"
-        ).all_input_nodes
+        deltas: Tensors = {}
+        output = next(n for n in self.head.graph.nodes if n.op == "output")
+        (node,) = output.all_input_nodes
         g = self.top(scores)
-        while wanted:
-            if (path := str(node.target)) in wanted:
-                found[path] = g
-                wanted.discard(path)
+        while not wanted <= deltas.keys():
+            path = str(node.target)
+            if path in wanted and path not in deltas:
+                deltas[path] = g
                 continue
-            below = node.all_input_nodes
-            module = self.head.get_submodule(path) if node.op == "call_module" else None
-            name = (
-                type(module).__name__
-                if module
-                else getattr(node.target, "__name__", path)
-            )
-            if len(below) != 1 or len(below[0].users) != 1:
-                raise _refused(f"a network whose last layers are no chain ({name})")
-            x, y, node = values[below[0]], values[node], below[0]
-            known = _BACK.get(name.lower().replace("_", ""))
-            if isinstance(module, nn.Linear) and x.ndim == 2:
-                g = g @ module.weight
-            elif isinstance(module, nn.Conv2d) and path in self.network.layers.values():
-                g = torch.conv2d(g, module.weight.transpose(0, 1))
-            elif isinstance(module, Affine):
-                g = g * module.scale
-            elif known:
-                g = known(x, y, g)
-            else:
-                raise _refused(f"a network with {name} between its last layers")
-        return found
+            if (
+                len(node.all_input_nodes) != 1
+                or len(node.all_input_nodes[0].users) != 1
+            ):
+                raise _refused(
+                    f"a network whose last layers are no chain ({self.kind(node)})"
+                )
+            (before,) = node.all_input_nodes
+            g = self.back(node, values[before], values[node], g)
+            node = before
+        return deltas
+
+    def kind(self, node: fx.Node) -> str:
+        """Return the name of a step: of its module, or of its function."""
+        if node.op == "call_module":
+            return type(self.head.get_submodule(str(node.target))).__name__
+        return str(getattr(node.target, "__name__", node.target))
+
+    def back(self, node: fx.Node, x: Tensor, y: Tensor, g: Tensor) -> Tensor:
+        """Return dE/dx of a step from its input x, its output y and g = dE/dy."""
+        path = str(node.target)
+        module = None
+        if node.op == "call_module":
+            module = self.head.get_submodule(path)
+        if isinstance(module, nn.Linear) and x.ndim == 2:
+            return g @ module.weight
+        if isinstance(module, nn.Conv2d) and path in self.network.layers.values():
+            return torch.conv2d(g, module.weight.transpose(0, 1))
+        if isinstance(module, Affine):
+            return g * module.scale
+        kind = self.kind(node)
+        back = _BACK.get(kind.lower().replace("_", ""))
+        if back is None:
+            raise _refused(f"a network with {kind} between its last layers")
+        return back(x, y, g)
 
     def top(self, y: Tensor) -> Tensor:
-        """dE/dy of the scores: (sigma(y / tau) - g_bar) / tau."""
-        tau, label, head = (
-            self.model.settings.tau,
-            self.model.settings.label,
-            self.network.head,
-        )
+        """Return dE/dy of the scores: (sigma(y / tau) - g_bar) / tau."""
+        tau = self.model.settings.tau
+        label = self.model.settings.label
+        head = self.network.head
         floor = smallest_log_error(y.dtype)
         p = find_objective(str(head)).probabilities(y / tau)
         if head == "softmax":
@@ -277,10 +305,9 @@ class _Above(nn.Module):
         if label == "predicted":
             sign = torch.where(y > 0, -1.0, 1.0)
             return sign * raise_margins(sign * y / tau, floor).sigmoid() / tau
-        g_bar = (
-            torch.full_like(y, 0.5) if label == "uniform" else label_vector(label, y)
-        )
-        return (p - g_bar) / tau
+        if label == "uniform":
+            return (p - torch.full_like(y, 0.5)) / tau
+        return (p - label_vector(label, y)) / tau
 
     def kernel(self, recipe: Recipe, support: Comparable, factors: Tensors) -> Tensor:
         """K (n, m) of the images and the support vectors."""
@@ -299,16 +326,19 @@ class _Above(nn.Module):
         values = self.feature(recipe, factors)
         pairs = zip(values, arrays_of(support), strict=True)
         K = [value @ _constant(other).T for value, other in pairs]
-        return K[0] if len(K) == 1 else K[0] * K[1]
+        if len(K) == 1:
+            return K[0]
+        return K[0] * K[1]
 
     def feature(self, recipe: Recipe, factors: Tensors) -> list[Tensor]:
-        """One tensor (n, d), or the two factors of a gradient, normalised."""
+        """Return one tensor (n, d), or the two factors of a gradient, normalised."""
         if recipe.step == "one":
             return [torch.ones_like(next(iter(factors.values()))[:, :1])]
         if recipe.feature:
             parts = [_unit(factors[factor.name]) for factor in recipe.factors]
-            whole = bool(recipe.gradients) or len(parts) == 1
-            return parts if whole else [_unit(torch.cat(parts, 1))]
+            if recipe.gradients or len(parts) == 1:
+                return parts
+            return [_unit(torch.cat(parts, 1))]
         if recipe.step not in ("pow", "whiten", "own"):
             raise _refused(f"the recipe {recipe.name}")
         inner = self.feature(recipe.parts[0], factors)
@@ -316,14 +346,15 @@ class _Above(nn.Module):
             return self.own(recipe, inner[0])
         if recipe.step == "pow":
             return [_unit(v.sign() * v.abs() ** recipe.number) for v in inner]
-        roots = [
-            self.model.fitted.state[f"{recipe.name}/{i}"] for i in range(len(inner))
-        ]
-        inverses = [_constant(np.linalg.inv(root.astype(np.float64))) for root in roots]
-        return [_unit(v @ L.T) for v, L in zip(inner, inverses, strict=True)]
+        white = []
+        for number, v in enumerate(inner):
+            root = self.model.fitted.state[f"{recipe.name}/{number}"]
+            inverse = np.linalg.inv(root.astype(np.float64))
+            white.append(_unit(v @ _constant(inverse).T))
+        return white
 
     def own(self, recipe: Recipe, x: Tensor) -> list[Tensor]:
-        """x and delta of heads made of a pool, which are constants of the graph."""
+        """Return x and delta of heads made of a pool, which are constants of the graph."""
         state = self.model.fitted.state
         z = _unit(x - _constant(state[f"{recipe.name}/0"]))
         deltas = []
@@ -333,9 +364,19 @@ class _Above(nn.Module):
         return [x, _unit(torch.cat(deltas, 1))]
 
 
+def _is_pointwise(layer: nn.Module) -> bool:
+    """Whether a layer is fully connected, or a convolution that sees one pixel at a time."""
+    if not isinstance(layer, nn.Conv2d):
+        return isinstance(layer, nn.Linear)
+    sizes = {*layer.kernel_size, *layer.stride, layer.groups}
+    return sizes == {1} and not any(layer.padding)
+
+
 def _positions(value: Tensor) -> Tensor:
-    """(n, P, channels) of rows or maps."""
-    return value[:, None] if value.ndim == 2 else value.flatten(2).transpose(1, 2)
+    """Reshape rows (n, channels) or maps to (n, P, channels)."""
+    if value.ndim == 2:
+        return value[:, None]
+    return value.flatten(2).transpose(1, 2)
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -350,8 +391,11 @@ def _constant(values: Any) -> Tensor:
 def _export(
     module: nn.Module, example: Tensor, name: str, outputs: Any, opset: int = OPSET
 ) -> Any:
+    """Return a module as an ONNX model."""
     try:
-        with torch.no_grad():  # what it warns of is seen in `_difference`
+        with (
+            torch.no_grad()
+        ):  # `_difference` checks the result, so warnings are ignored
             content, _ = write_onnx(
                 module.eval(), example, outputs, name=name, opset=opset
             )
@@ -360,8 +404,8 @@ def _export(
     return package("onnx").load_from_string(content)
 
 
-def _joined(first: Any, second: Any, output: str, name: str) -> Any:
-    """Two models as one, the first's output being the second's input."""
+def _join(first: Any, second: Any, output: str, name: str) -> Any:
+    """Return two models as one: the output of the first is the input `name` of the second."""
     compose = package("onnx.compose")
     inside = compose.add_prefix(
         second, f"{output}/", rename_inputs=True, rename_outputs=False
@@ -371,19 +415,21 @@ def _joined(first: Any, second: Any, output: str, name: str) -> Any:
 
 
 def _difference(model: Model, network: Network, content: bytes) -> float:
-    """The largest difference of a probability on pictures of noise."""
-    made = network.preprocess
-    noise = np.random.default_rng(0).integers(
-        0, 256, (3, made.size, made.size, 3), dtype=np.uint8
-    )
-    batch = np.stack([made.normalise(Image.fromarray(picture)) for picture in noise])
+    """Return the largest difference of a probability on pictures of noise."""
+    preprocess = network.preprocess
+    shape = (3, preprocess.size, preprocess.size, 3)
+    noise = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    pictures = [Image.fromarray(pixels) for pixels in noise]
+    batch = np.stack([preprocess.normalise(picture) for picture in pictures])
     computer = Computer(network, model.factors, settings=model.settings, engine="torch")
-    factors = computer.compute(network.module, torch.from_numpy(batch))
-    expected = model.probabilities(
-        {factor.name: value for factor, value in factors.items()}
-    )
-    found = start_session(content).run(["probabilities"], {"pixels": noise})[0]
-    return float(np.abs(found - expected).max())
+    factors = {}
+    for factor, value in computer.compute(
+        network.module, torch.from_numpy(batch)
+    ).items():
+        factors[factor.name] = value
+    expected = model.probabilities(factors)
+    outputs = start_session(content).run(["probabilities"], {"pixels": noise})
+    return float(np.abs(outputs[0] - expected).max())
 
 
 def _refused(what: str) -> NetworkError:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -62,12 +62,13 @@ from deepfishing.util.progress import Progress, silent
 
 # Images from which vectors take the place of the kernel matrix, docs/projections.md.
 LARGE = 20_000
-NUMBERS = 8192  # per vector, or as many as a third of the memory has room for
-BLOCK = 1024  # images whose factors are in memory together
+MAX_NUMBERS = 8192  # per vector, or as many as a third of the memory has room for
+BLOCK_IMAGES = 1024  # whose factors are in memory together
 
 EMBEDDING = "x7"  # which `auto` learns prototypes and neighbours from
 
 Read = Callable[[Array], Arrays]  # factors of the images with these numbers
+T = TypeVar("T")
 
 
 def train_on_store(
@@ -84,65 +85,84 @@ def train_on_store(
 
     Options are C, class_weight, difficult and seed, as of `train_svm`.
     """
-    known, labels = labelled.of(rows)
-    failures = {row.id: str(row.error) for row in known if row.error}
+    training_rows, labels = labelled.of(rows)
+    failures = {row.id: str(row.error) for row in training_rows if row.error}
     if strict:
-        refuse_unreadable(failures, len(known))
-    good = [number for number, row in enumerate(known) if row.sha256 and not row.error]
-    if not good:
+        refuse_unreadable(failures, len(training_rows))
+    keys = []
+    usable = []
+    for number, row in enumerate(training_rows):
+        if row.sha256 and not row.error:
+            keys.append(row.sha256)
+            usable.append(number)
+    if not usable:
         raise DatasetError(
-            f"an image must be usable to train on, got none of {len(known)}, see {store.folder}"
+            f"an image must be usable to train on, got none of {len(training_rows)}, see "
+            f"{store.folder}"
         )
-    usable = [str(known[number].sha256) for number in good]
-    settings, labels = Settings.from_dict(store.settings), labels[np.array(good)]
+    labels = labels[np.array(usable)]
+    settings = Settings.from_dict(store.settings)
+    columns = _columns_to_read(store, keys, recipe, settings)
+
+    def read(numbers: Sequence[int] | Array) -> dict[str, Array]:
+        chosen = [keys[number] for number in numbers]
+        return {name: store.read(chosen, name) for name in columns}
+
+    keywords: dict[str, Any] = {"settings": settings, "progress": progress, **options}
+    if len(keys) > LARGE:
+        keywords["groups"] = read_groups(read, keys)
+        model = train_large(read, Task(recipe, labels, labelled.classes, **keywords))
+        return replace(model, held_out=HeldOut.from_svm(keys, model.svm)), failures
+    arrays = read(range(len(keys)))
+    keywords["groups"] = validation_groups(arrays, keys)
+    pool_rows = labelled.pool(rows)
+    if parse_recipe(recipe, settings.network.layers).uses_pool:
+        keywords["pool"] = _read_pool(store, pool_rows, columns)
+    elif recipe.strip() in CHOSEN and EMBEDDING in columns:
+        keywords["pool"] = _read_pool(store, pool_rows, [EMBEDDING], [SCORES])
+    model = train_model(recipe, arrays, labels, labelled.classes, **keywords)
+    return replace(model, held_out=HeldOut.from_svm(keys, model.svm)), failures
+
+
+def _columns_to_read(
+    store: Store, keys: Sequence[str], recipe: str, settings: Settings
+) -> tuple[str, ...]:
+    """Return the factors to read for a recipe; `auto` uses those that all images have."""
     columns = parse_recipe(recipe, settings.network.layers).columns
-    absent = [name for name in columns if store.missing(usable, [name])]
-    if recipe.strip() in CHOSEN:  # makes do with what there is
-        columns = tuple(name for name in columns if name not in absent)
-        columns = columns or tuple(
-            n for n in store.factors() if not store.missing(usable, [n])
-        )
-    elif absent:
+    absent = [name for name in columns if store.missing(keys, [name])]
+    if recipe.strip() in CHOSEN:
+        complete = [name for name in columns if name not in absent]
+        if not complete:
+            stored = store.factors()
+            complete = [name for name in stored if not store.missing(keys, [name])]
+        return tuple(complete)
+    if absent:
         raise StoreError(
             f"store {store.folder} must hold {', '.join(columns)} for {recipe}, but lacks "
             f"{', '.join(absent)}; name a recipe of what it has with --features, or add them with "
             "`deepfish extract`"
         )
-
-    def read(numbers: Sequence[int] | Array) -> dict[str, Array]:
-        keys = [usable[number] for number in numbers]
-        return {name: store.read(keys, name) for name in columns}
-
-    how: dict[str, Any] = {"settings": settings, "progress": progress, **options}
-    if len(usable) > LARGE:
-        how["groups"] = read_groups(read, usable)
-        model = train_large(read, Task(recipe, labels, labelled.classes, **how))
-        return replace(model, held_out=HeldOut.from_svm(usable, model.svm)), failures
-    arrays = read(range(len(usable)))
-    how["groups"] = validation_groups(arrays, usable)
-    if parse_recipe(recipe, settings.network.layers).uses_pool:
-        how["pool"] = _read_pool(store, labelled.pool(rows), columns)
-    elif recipe.strip() in CHOSEN and EMBEDDING in columns:
-        how["pool"] = _read_pool(store, labelled.pool(rows), [EMBEDDING], [SCORES])
-    model = train_model(recipe, arrays, labels, labelled.classes, **how)
-    return replace(model, held_out=HeldOut.from_svm(usable, model.svm)), failures
+    return columns
 
 
 def _read_pool(
-    store: Store, rows: Sequence[Row], columns: Sequence[str], also: Sequence[str] = ()
+    store: Store,
+    rows: Sequence[Row],
+    columns: Sequence[str],
+    optional: Sequence[str] = (),
 ) -> dict[str, Array]:
-    """Factors of the usable photos among these rows, labelled or not; at most `LARGE` of them.
+    """Return factors of the usable photos among these rows; at most `LARGE` of them.
 
-    `also` names factors that are read where all of these photos have them.
+    `optional` names factors that are read where all of these photos have them.
     """
-    keys = dict.fromkeys(
-        str(row.sha256) for row in rows if row.sha256 and not row.error
-    )
-    ready = sorted(set(keys) - set(store.missing(list(keys), columns)))
-    drawn = np.sort(np.random.default_rng(0).permutation(len(ready))[:LARGE])
-    chosen = [ready[number] for number in drawn]
-    names = [*columns, *(name for name in also if not store.missing(chosen, [name]))]
-    return {name: store.read(chosen, name) for name in names}
+    usable = {str(row.sha256) for row in rows if row.sha256 and not row.error}
+    complete = sorted(usable - set(store.missing(list(usable), columns)))
+    keys = _draw(complete)
+    names = list(columns)
+    for name in optional:
+        if not store.missing(keys, [name]):
+            names.append(name)
+    return {name: store.read(keys, name) for name in names}
 
 
 def train_on_images(
@@ -164,50 +184,54 @@ def train_on_images(
     `labelled_only`. `extraction` has keywords of `extract_to`; options are those of
     `train_on_store`.
     """
-    known, labels = labelled.of(images)
-    told: dict[str, Any] = {"strict": strict, "progress": progress}
-    extract_to(folder, known, features=[recipe], retry=True, **told, **extraction)
+    training_images, labels = labelled.of(images)
+    keywords = {"retry": True, "progress": progress, **extraction}
+    extract_to(folder, training_images, features=[recipe], strict=strict, **keywords)
     store = Store.open(folder)
-    rows = store.rows()  # an image whose features are not finite is known only now
-    found = [rows[image.id] for image in known]
-    settings = Settings.from_dict(store.settings)
-    features = _learnt_from_pool(recipe, settings, labels)
-    if features and not labelled_only:
-        unlabelled = [
-            image for image in labelled.pool(images) if image.id not in labelled.rows
-        ]
-        some = _some_of(unlabelled)
-        if some:
-            told["strict"] = False  # an unlabelled image that cannot be read is no loss
-            extract_to(
-                folder, some, features=features, retry=True, **told, **extraction
-            )
-            rows = Store.open(folder).rows()
-            found += [rows[image.id] for image in some if image.id in rows]
-        told["strict"] = strict
+    stored = store.rows()  # an image whose features are not finite is known only now
+    rows = [stored[image.id] for image in training_images]
+    features: list[str] = []
+    if not labelled_only:
+        settings = Settings.from_dict(store.settings)
+        features = _features_of_pool(recipe, settings, labels)
+    if features:
+        pool = labelled.pool(images)
+        unlabelled = _draw([image for image in pool if image.id not in labelled.rows])
+        # an unlabelled image that cannot be read is left out even if `strict`
+        if unlabelled:
+            extract_to(folder, unlabelled, features=features, **keywords)
+        stored = Store.open(folder).rows()
+        rows += [stored[image.id] for image in unlabelled if image.id in stored]
     return train_on_store(
-        Store.open(folder), found, labelled, recipe, **told, **options
+        Store.open(folder),
+        rows,
+        labelled,
+        recipe,
+        strict=strict,
+        progress=progress,
+        **options,
     )
 
 
-def _learnt_from_pool(recipe: str, settings: Settings, labels: Array) -> list[str]:
-    """The features of unlabelled images that a recipe learns from; none if they are of no use."""
+def _features_of_pool(recipe: str, settings: Settings, labels: Array) -> list[str]:
+    """Return the features of unlabelled images that a recipe learns from, if it uses them."""
     layers = settings.network.layers
     if recipe.strip() == FORWARD:
         return []
     if recipe.strip() in CHOSEN:
         if examples_per_class(labels) >= FEW_LABELS:
             return []
-        return [EMBEDDING, SCORES] if has_classifier(layers) else [EMBEDDING]
-    parsed = parse_recipe(recipe, layers)
-    pooled = [part for part in parsed.all_parts() if part.step in POOLED]
-    return [part.name for part in pooled]
+        if has_classifier(layers):
+            return [EMBEDDING, SCORES]
+        return [EMBEDDING]
+    parts = parse_recipe(recipe, layers).all_parts()
+    return [part.name for part in parts if part.step in POOLED]
 
 
-def _some_of(images: Sequence[Item]) -> list[Item]:
-    """At most `LARGE` images, drawn at random, in their order."""
-    chosen = np.sort(np.random.default_rng(0).permutation(len(images))[:LARGE])
-    return [images[number] for number in chosen]
+def _draw(values: Sequence[T]) -> list[T]:
+    """Return at most `LARGE` of the values, drawn at random, in their order."""
+    chosen = np.sort(np.random.default_rng(0).permutation(len(values))[:LARGE])
+    return [values[number] for number in chosen]
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,18 +249,16 @@ class Task:
     progress: Progress | None = None
     choice: Choice | None = None  # of `auto`, once it has chosen
     pool: Pool | None = None  # photos that prototypes and neighbours may be learnt from
-    # of each image, of `validation_groups`; folds never split one
+    # group of each image, from `validation_groups`; folds never split one
     groups: Array | None = None
 
     @property
     def counted_labels(self) -> Array:
         """The labels with difficult examples as they are used: 0 where they are left out."""
         labels = np.asarray(self.labels)
-        return (
-            np.where(labels == 0, -1, labels)
-            if self.difficult == "negative"
-            else labels
-        )
+        if self.difficult == "negative":
+            return np.where(labels == 0, -1, labels)
+        return labels
 
     @property
     def parsed(self) -> Recipe:
@@ -246,7 +268,10 @@ class Task:
     @property
     def has_choice(self) -> bool:
         """Whether the recipe or the cost is chosen on the training images."""
-        return self.recipe.strip() in CHOSEN or len(CostSearch.of(self.C).costs) > 1
+        return (
+            self.recipe.strip() in CHOSEN
+            or len(CostSearch.from_option(self.C).costs) > 1
+        )
 
     def fit(self, arrays: Mapping[str, Array]) -> Fitted:
         """Fit the recipe to images, or to the pool if there is one."""
@@ -255,47 +280,61 @@ class Task:
         return self.parsed.fit(arrays)
 
     def decide(self, arrays: Mapping[str, Array], rows: Array) -> Task:
-        """The task with `auto`, of recipe or cost, settled by the factors of these rows."""
-        is_chosen = self.recipe.strip() in CHOSEN
-        if not is_chosen and self.C != AUTO:
+        """Return the task with `auto`, of recipe or cost, chosen by the factors of these rows."""
+        recipe: str | None = self.recipe
+        kind = AUTO
+        if self.recipe.strip() in CHOSEN:
+            recipe = None
+            kind = self.recipe.strip()
+        elif self.C != AUTO:
             return self
+        groups = self.groups
+        if groups is not None:
+            groups = groups[rows]
+        tempered = None
+        if self.settings.temperable:
+            tempered = self.settings.tau
         choice = choose(
             arrays,
             self.labels[rows],
             self.settings.network.layers,
-            recipe=None if is_chosen else self.recipe,
-            kind=self.recipe.strip() if is_chosen else AUTO,
+            recipe=recipe,
+            kind=kind,
             pool=self.pool,
-            groups=None if self.groups is None else self.groups[rows],
-            tempered=self.settings.tau if self.settings.temperable else None,
+            groups=groups,
+            tempered=tempered,
             difficult=self.difficult,
             seed=self.seed,
             progress=self.progress,
         )
         settings = replace(self.settings, tau=choice.tau or self.settings.tau)
-        C = choice.cost if self.C == AUTO else self.C
+        C = self.C
+        if C == AUTO:
+            C = choice.cost
         return replace(
             self, recipe=choice.recipe, settings=settings, C=C, choice=choice
         )
 
     def factors(self, arrays: Mapping[str, Array]) -> Mapping[str, Array]:
         """The factors at the temperature that was chosen."""
-        tau = self.choice.tau if self.choice else None
-        return arrays if tau is None else at_temperature(arrays, tau)
+        if self.choice is None or self.choice.tau is None:
+            return arrays
+        return at_temperature(arrays, self.choice.tau)
 
     def _validation(self, folds: Folds | None) -> dict[str, Any]:
-        """Record how the figures of a model were cross-validated, and of which classes not."""
+        """Return a record of the cross-validation, and of the classes that were left out."""
         if folds is None:
             return {}
-        reasons = {
-            name: folds.reason(column) for column, name in enumerate(self.classes)
-        }
+        not_measurable = {}
+        for column, name in enumerate(self.classes):
+            reason = folds.reason(column)
+            if reason:
+                not_measurable[name] = reason
+        groups = check_groups(self.groups, len(self.labels))
         return {
             "folds": folds.count,
-            "groups": len(np.unique(check_groups(self.groups, len(self.labels)))),
-            "not_measurable": {
-                name: reason for name, reason in reasons.items() if reason
-            },
+            "groups": len(np.unique(groups)),
+            "not_measurable": not_measurable,
         }
 
     def accuracy(
@@ -324,24 +363,29 @@ class Task:
     def model(
         self, fitted: Fitted, svm: KernelSVM, support: Mapping[str, Array], **facts: Any
     ) -> Model:
-        """The trained model, which notes how it was made."""
+        """Return the trained model, with a record of the training."""
         if not svm.trained.any():
             raise DatasetError(
                 f"a class must have images with it and images without it, got none of "
                 f"{', '.join(self.classes)} among {len(self.labels)} images"
             )
-        training = {
+        labels = SEVERAL
+        if has_one_class(np.asarray(self.labels)):
+            labels = ONE
+        training: dict[str, Any] = {
             "images": len(self.labels),
-            "labels": ONE if has_one_class(np.asarray(self.labels)) else SEVERAL,
-            **{
-                name: getattr(self, name)
-                for name in ("C", "class_weight", "difficult", "seed")
-            },
+            "labels": labels,
+            "C": self.C,
+            "class_weight": self.class_weight,
+            "difficult": self.difficult,
+            "seed": self.seed,
             "validation": self._validation(svm.folds),
-            **({"auto": asdict(self.choice)} if self.choice else {}),
-            **({"pool": len(self.pool)} if self.pool and self.parsed.uses_pool else {}),
-            **facts,
         }
+        if self.choice:
+            training["auto"] = asdict(self.choice)
+        if self.pool and self.parsed.uses_pool:
+            training["pool"] = len(self.pool)
+        training |= facts
         return Model(
             self.parsed.name,
             self.settings,
@@ -367,15 +411,18 @@ def train_model(
 
     `pool` has the factors of photos that may be unlabelled, for `own` and `smooth` to learn from.
     """
-    known = Pool(pool) if pool else None
+    task_pool = None
+    if pool:
+        task_pool = Pool(pool)
     if options.get("groups") is None:
         options["groups"] = validation_groups(arrays)
-    asked = Task(recipe, labels, classes, settings, pool=known, **options)
-    task = asked.decide(arrays, np.arange(len(labels)))
-    as_stored, arrays = arrays, task.factors(arrays)
-    fitted = task.fit(arrays)
+    task = Task(recipe, labels, classes, settings, pool=task_pool, **options)
+    undecided = task
+    task = task.decide(arrays, np.arange(len(labels)))
+    factors = task.factors(arrays)
+    fitted = task.fit(factors)
     svm = train_svm(
-        fitted(arrays),
+        fitted(factors),
         task.labels,
         task.C,
         task.difficult,
@@ -385,24 +432,20 @@ def train_model(
         groups=task.groups,
     )
     held_out = svm.held_out
-    if asked.has_choice and svm.folds is not None:
-        held_out = nested_scores(asked, as_stored, svm.folds)
-        svm = replace(svm, ap=nested_ap(asked, held_out, svm.folds))
+    if undecided.has_choice and svm.folds is not None:
+        held_out = nested_scores(undecided, arrays, svm.folds)
+        svm = replace(svm, ap=nested_ap(undecided, held_out, svm.folds))
     accuracy = task.accuracy(held_out, svm.folds)
     used = np.flatnonzero(svm.dual.any(axis=1))
-    support = {
-        name: np.ascontiguousarray(arrays[name][used]) for name in task.parsed.columns
-    }
-    return task.model(
-        fitted,
-        replace(svm, features=fitted(support), dual=svm.dual[used]),
-        support,
-        accuracy=accuracy,
-    )
+    support = {}
+    for name in task.parsed.columns:
+        support[name] = np.ascontiguousarray(factors[name][used])
+    svm = replace(svm, features=fitted(support), dual=svm.dual[used])
+    return task.model(fitted, svm, support, accuracy=accuracy)
 
 
 def train_large(read: Read, task: Task) -> Model:
-    """As `train_model`, in time and memory that grow with the number of images, not its square."""
+    """Train as `train_model`, in time and memory linear in the number of images."""
     n = len(task.labels)
     folds = make_folds(task.counted_labels, task.groups, FOLDS, task.seed)
     # the first fold measures the classifiers, so the recipe is chosen without it
@@ -412,58 +455,66 @@ def train_large(read: Read, task: Task) -> Model:
     recipe = task.parsed
 
     def factors(rows: Array) -> Arrays:
-        found = task.factors(read(rows))
-        return {name: found[name] for name in recipe.columns}
+        arrays = task.factors(read(rows))
+        return {name: arrays[name] for name in recipe.columns}
 
     random = np.random.default_rng(task.seed)
-    some = factors(np.sort(random.permutation(n)[: 2 * FIT_IMAGES]))
-    fitted = recipe.fit(some)
-    numbers = min(NUMBERS, memory() // (6 * n))
-    project = Vectors.fit(fitted(some)[:FIT_IMAGES], numbers, task.seed)
-    width = project(fitted({name: values[:2] for name, values in some.items()})).shape[
-        1
-    ]
+    sample = factors(np.sort(random.permutation(n)[: 2 * FIT_IMAGES]))
+    fitted = recipe.fit(sample)
+    numbers = min(MAX_NUMBERS, memory() // (6 * n))
+    project = Vectors.fit(fitted(sample)[:FIT_IMAGES], numbers, task.seed)
+    two_images = {name: values[:2] for name, values in sample.items()}
+    width = project(fitted(two_images)).shape[1]
     vectors: Array = np.empty((n, width), dtype=np.float16)
     # those that are held out once come first, so that neither they nor the others are copied
     order = np.argsort(folds.number != 0, kind="stable")
     place = np.argsort(order)
-    tell = task.progress or silent
-    for start in range(0, n, BLOCK):
-        tell("vectors", start, n)
-        rows = np.arange(start, min(start + BLOCK, n))
+    report_progress = task.progress or silent
+    for start in range(0, n, BLOCK_IMAGES):
+        report_progress("vectors", start, n)
+        rows = np.arange(start, min(start + BLOCK_IMAGES, n))
         vectors[place[rows]] = project(fitted(factors(rows)))
-    tell("vectors", n, n)
-    held = int((folds.number == 0).sum())
-    svm = replace(
-        _train_linear(vectors, task.labels[order], held, task, folds), folds=folds
-    )
+    report_progress("vectors", n, n)
+    n_held_out = int((folds.number == 0).sum())
+    svm = _train_linear(vectors, task.labels[order], n_held_out, task, folds)
+    svm = replace(svm, folds=folds)
     return task.model(on_vectors(fitted, project), svm, {}, vectors=width)
 
 
 def _train_linear(
-    vectors: Array, labels: Array, held: int, task: Task, folds: Folds
+    vectors: Array, labels: Array, n_held_out: int, task: Task, folds: Folds
 ) -> KernelSVM:
-    """Linear classifiers on all vectors; costs and probabilities by those without the first."""
-    search = CostSearch.of(task.C)
-    weight = search.positive_weight if task.class_weight is None else task.class_weight
-    options: dict[str, Any] = {"difficult": task.difficult, "class_weight": weight}
-    options["progress"] = task.progress or silent
+    """Train linear classifiers on all vectors.
+
+    Costs and probabilities are chosen by classifiers without the first `n_held_out` images.
+    """
+    search = CostSearch.from_option(task.C)
+    weight = task.class_weight
+    if weight is None:
+        weight = search.positive_weight
+    options: dict[str, Any] = {
+        "difficult": task.difficult,
+        "class_weight": weight,
+        "progress": task.progress or silent,
+    }
+    held_out = labels[:n_held_out].T
     scores, ap = [], []
     for C in search.costs:
-        svm = train_linear(vectors[held:], labels[held:], C, **options)
-        scores.append(svm.decision_function(vectors[:held]))
-        held_out = [
-            _ap(*column) for column in zip(labels[:held].T, scores[-1].T, strict=True)
-        ]
-        ap.append(np.where(folds.measurable, held_out, np.nan))
+        svm = train_linear(vectors[n_held_out:], labels[n_held_out:], C, **options)
+        scores_at_cost = svm.decision_function(vectors[:n_held_out])
+        ap_at_cost = list(map(_ap, held_out, scores_at_cost.T))
+        scores.append(scores_at_cost)
+        ap.append(np.where(folds.measurable, ap_at_cost, np.nan))
     chosen = choose_costs(np.array(ap).T, search)
     cost = np.array(search.costs)[chosen]
     final = train_linear(vectors, labels, cost, **options)
     calibration = []
-    for column, (truth, best) in enumerate(zip(labels[:held].T, chosen, strict=True)):
-        kept = truth != 0 if task.difficult == "ignore" else np.full(len(truth), True)
-        target = np.where(truth[kept] == 1, 1, -1)
-        calibration.append(platt(scores[best][kept, column], target))
+    for column, (truth, best) in enumerate(zip(held_out, chosen, strict=True)):
+        counts = np.full(len(truth), True)
+        if task.difficult == "ignore":
+            counts = truth != 0
+        target = np.where(truth[counts] == 1, 1, -1)
+        calibration.append(platt(scores[best][counts, column], target))
     return KernelSVM(
         features=np.ascontiguousarray(final.w.T),
         dual=np.eye(final.w.shape[1]),
@@ -476,6 +527,8 @@ def _train_linear(
 
 
 def _ap(truth: Array, scores: Array) -> float:
-    known = truth != 0
-    both = len(np.unique(truth[known])) == 2
-    return average_precision(truth[known], scores[known], "area") if both else np.nan
+    """Return the AP of one class; NaN without a positive or without a negative image."""
+    counts = truth != 0
+    if len(np.unique(truth[counts])) < 2:
+        return np.nan
+    return average_precision(truth[counts], scores[counts], "area")

@@ -76,10 +76,12 @@ class AcrossChannels(nn.Module):
     def forward(self, a: Tensor) -> Tensor:
         """Normalise a (N, C, H, W) by its neighbours in C."""
         # squares of activations overflow float16 long before the activations do
-        wide = a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
+        wide = a
+        if a.dtype in (torch.float16, torch.bfloat16):
+            wide = a.float()
         channel = torch.arange(a.shape[1], device=a.device)
-        near = (channel[:, None] - channel).abs() <= 2
-        band = near.to(wide.dtype)[:, :, None, None] * (1e-4 / 5)
+        is_near = (channel[:, None] - channel).abs() <= 2
+        band = is_near.to(wide.dtype)[:, :, None, None] * (1e-4 / 5)
         root = (1 + nn.functional.conv2d(wide * wide, band)).rsqrt()
         return (wide * root * root.sqrt()).to(a.dtype)
 
@@ -87,15 +89,14 @@ class AcrossChannels(nn.Module):
 def _convolutions(
     counts: tuple[int, ...], ceil: bool = False
 ) -> OrderedDict[str, nn.Module]:
-    """VGG below the fully connected layers, under the names of Caffe's files.
+    """Return VGG below the fully connected layers, with the names of Caffe's files.
 
-    Versions differ only in how many 3x3 convolutions stand before each of the five poolings.
+    Versions differ only in the number of 3x3 convolutions before each of the five poolings.
     """
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     before = 3
-    for stage, (channels, count) in enumerate(
-        zip((64, 128, 256, 512, 512), counts, strict=True), 1
-    ):
+    stages = zip((64, 128, 256, 512, 512), counts, strict=True)
+    for stage, (channels, count) in enumerate(stages, start=1):
         for i in range(1, count + 1):
             parts[f"conv{stage}_{i}"] = nn.Conv2d(before, channels, 3, padding=1)
             parts[f"relu{stage}_{i}"] = nn.ReLU(inplace=True)
@@ -143,19 +144,22 @@ def _torchvision(features: nn.Module, side: int, classifier: nn.Module) -> nn.Mo
 
 
 def _widths(shapes: Shapes, fc6: str, fc7: str, fc8: str) -> list[int]:
-    """Outputs of the fully connected layers, by their names in the weight file."""
-    usual = {fc6: 4096, fc7: 4096, fc8: 1000}
+    """Return the outputs of the fully connected layers, by their names in the weight file."""
     return [
-        _width(shapes, f"{name}.weight", default) for name, default in usual.items()
+        _width(shapes, f"{fc6}.weight", 4096),
+        _width(shapes, f"{fc7}.weight", 4096),
+        _width(shapes, f"{fc8}.weight", 1000),
     ]
 
 
 def _width(shapes: Shapes, name: str, default: int) -> int:
-    """Read how many outputs a layer has off the shape of its weight."""
+    """Return the number of a layer's outputs, by the shape of its weight."""
     shape = shapes.get(name, ())
-    # a malformed tensor is reported by `load_into`, beside all others that do not fit; one without
+    # a malformed tensor is reported by `load_into`, with all others that do not fit; one without
     # numbers can claim any width in a file of a few bytes
-    return shape[0] if len(shape) > 1 and math.prod(shape) > 0 else default
+    if len(shape) > 1 and math.prod(shape) > 0:
+        return shape[0]
+    return default
 
 
 # One row per stage of EfficientNet-Lite0: kernel, stride of its first block, expansion, channels
@@ -204,15 +208,14 @@ class Block(nn.Module):
             self._expand_conv = nn.Conv2d(before, inner, 1, bias=False)
             self._bn0 = _batch_norm(inner)
         # with stride 1 "same" is symmetric, and the convolution pads without a copy
-        self._depthwise_conv = (
-            nn.Conv2d(
+        if stride == 1:
+            self._depthwise_conv = nn.Conv2d(
                 inner, inner, kernel, padding=kernel // 2, groups=inner, bias=False
             )
-            if stride == 1
-            else SameConv2d(
+        else:
+            self._depthwise_conv = SameConv2d(
                 inner, inner, kernel, stride=stride, groups=inner, bias=False
             )
-        )
         self._bn1 = _batch_norm(inner)
         self._project_conv = nn.Conv2d(inner, after, 1, bias=False)
         self._bn2 = _batch_norm(after)
@@ -222,10 +225,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, before, H, W) to (N, after, H / stride, W / stride)."""
-        y = self._relu(self._bn0(self._expand_conv(x))) if self.expands else x
+        y = x
+        if self.expands:
+            y = self._relu(self._bn0(self._expand_conv(y)))
         y = self._relu(self._bn1(self._depthwise_conv(y)))
         out: Tensor = self._bn2(self._project_conv(y))
-        return x + out if self.adds else out
+        if self.adds:
+            return x + out
+        return out
 
 
 def _efficientnet_lite(wider: float, deeper: float, shapes: Shapes) -> nn.Module:
@@ -233,12 +240,12 @@ def _efficientnet_lite(wider: float, deeper: float, shapes: Shapes) -> nn.Module
     before = _STEM
     for stage, (kernel, stride, expansion, channels, count) in enumerate(_STAGES):
         after = int(channels * wider + 4) // 8 * 8  # the nearest multiple of 8
-        ends = stage in (0, len(_STAGES) - 1)
-        for place in range(count if ends else math.ceil(count * deeper)):
-            blocks.append(
-                Block(before, after, kernel, stride if place == 0 else 1, expansion)
-            )
+        if stage not in (0, len(_STAGES) - 1):
+            count = math.ceil(count * deeper)
+        for _ in range(count):
+            blocks.append(Block(before, after, kernel, stride, expansion))
             before = after
+            stride = 1  # of all blocks but the first
     head = _width(shapes, "_conv_head.weight", 1280)
     return nn.Sequential(
         OrderedDict[str, nn.Module](

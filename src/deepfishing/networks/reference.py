@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -60,36 +60,37 @@ class NetworkFile:
         return cls(path=str(Path(path).resolve()), sha256=sha256_of(path))
 
     def find(self, role: str, weights: str | Path | None = None) -> Path:
-        """Where the file is: beside the weights that the user gave, or where it was."""
+        """Return the path of the file: given by `weights`, beside these, or as stored."""
         path = Path(self.path)
-        if weights is not None:
+        option = "pass --weights FILE"
+        if role != WEIGHTS:
+            option += " with it in that folder"
+        if weights is not None and role == WEIGHTS:
+            path = Path(weights)
+        elif weights is not None:
             beside = Path(weights).parent / path.name
-            path = (
-                Path(weights)
-                if role == WEIGHTS
-                else beside
-                if beside.is_file()
-                else path
-            )
-        needed = f" with the sha256 {self.sha256}" if self.sha256 else ""
-        elsewhere = "pass --weights FILE" + (
-            "" if role == WEIGHTS else " with it in that folder"
-        )
-        problem = ""
+            if beside.is_file():
+                path = beside
+        needed = f"{role} file {path}"
+        if self.sha256:
+            needed += f" with the sha256 {self.sha256}"
         if not path.is_file():
-            problem = "which does not exist; put it back"
-        elif self.sha256 and (found := sha256_of(path)) != self.sha256:
-            problem = f"got a file with {found}; put the right one there"
-        if problem:
             raise WeightsError(
-                f"the network needs its {role} file {path}{needed}, {problem}, or {elsewhere}"
+                f"the network needs its {needed}, which does not exist; put it back, or {option}"
             )
+        if self.sha256:
+            sha256 = sha256_of(path)
+            if sha256 != self.sha256:
+                raise WeightsError(
+                    f"the network needs its {needed}, got a file with {sha256}; put the right one "
+                    f"there, or {option}"
+                )
         return path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """From where a network is loaded again: by name, random, from files, or from Python only."""
+    """Source that a network is loaded from: its name, random weights, files, or Python only."""
 
     kind: str = PYTHON
     files: Mapping[str, NetworkFile] = field(default_factory=dict)  # by their role
@@ -101,7 +102,7 @@ class Source:
     embedding: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values; of classes and texts only where there are some."""
+        """Return JSON values; classes and texts only where there are some."""
         facts: dict[str, Any] = {
             "kind": self.kind,
             "files": {role: asdict(file) for role, file in self.files.items()},
@@ -119,7 +120,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRef:
-    """All of a network that decides a feature, and where it comes from."""
+    """Everything about a network that determines a feature, and its source."""
 
     # as in the zoo, `timm:NAME`, `torchvision:NAME`, or that of a file or a module
     name: str
@@ -136,15 +137,13 @@ class NetworkRef:
     source: Source = field(default_factory=Source, compare=False)  # decides nothing
 
     def is_unchanged(self, weights: str | Path | None = None) -> bool:
-        """Whether its files are still the same, without loading it; False if that is not known."""
+        """Whether its files are still the same, without loading it; False if unknown."""
         kind, files = self.source.kind, self.source.files
         if str(weights) == RANDOM:
             return kind == RANDOM
         if kind == PUBLISHED and self.name in RECORDS:
-            return (
-                sha256_of(find_weights(RECORDS[self.name], weights))
-                == self.weights_sha256
-            )
+            path = find_weights(RECORDS[self.name], weights)
+            return sha256_of(path) == self.weights_sha256
         if kind != FILES:
             return weights is None and kind != PYTHON
         needed = {role: files[role] for role in (WEIGHTS, PROTOTXT) if role in files}
@@ -153,9 +152,8 @@ class NetworkRef:
         return all(file.sha256 for file in needed.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values, with the keys of a store's manifest."""
-        tokens = {"prefix_tokens": self.prefix_tokens} if self.prefix_tokens else {}
-        return {
+        """Return JSON values, with the keys of a store's manifest."""
+        facts: dict[str, Any] = {
             "network": self.name,
             "weights_sha256": self.weights_sha256,
             "layers": {str(k): path for k, path in self.layers.items()},
@@ -163,9 +161,11 @@ class NetworkRef:
             "compute_dtype": self.dtype,
             "head": self.head,
             "scores": self.scores,
-            **tokens,
-            "source": self.source.as_dict(),
         }
+        if self.prefix_tokens:
+            facts["prefix_tokens"] = self.prefix_tokens
+        facts["source"] = self.source.as_dict()
+        return facts
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> NetworkRef:
@@ -174,10 +174,8 @@ class NetworkRef:
             if not isinstance(facts.get(key), str):
                 raise _unusable(key, facts.get(key), "text")
         prefix_tokens = facts.get("prefix_tokens", 0)
-        if (
-            type(prefix_tokens) is not int
-            or not 0 <= prefix_tokens <= MAX_PREFIX_TOKENS
-        ):
+        is_number = type(prefix_tokens) is int
+        if not is_number or not 0 <= prefix_tokens <= MAX_PREFIX_TOKENS:
             raise _unusable("prefix_tokens", prefix_tokens, "a small number")
         return cls(
             name=facts["network"],
@@ -193,14 +191,17 @@ class NetworkRef:
 
 
 def layers_of(facts: Mapping[str, Any]) -> dict[int, str]:
-    """A network's layers, from the settings of a store or a model, which may be damaged."""
+    """Return a network's layers from the settings of a store or a model; refuse damaged ones."""
     layers = facts.get("layers")
-    pairs = layers.items() if isinstance(layers, dict) else [("", layers)]
-    if not all(
-        re.fullmatch("[0-9]{1,2}", k) and isinstance(path, str) for k, path in pairs
-    ):
-        raise _unusable("layers", layers, "numbers with the paths of modules")
-    return {int(k): str(path) for k, path in pairs}
+    error = _unusable("layers", layers, "numbers with the paths of modules")
+    if not isinstance(layers, dict):
+        raise error
+    numbered = {}
+    for number, path in layers.items():
+        if not re.fullmatch("[0-9]{1,2}", number) or not isinstance(path, str):
+            raise error
+        numbered[int(number)] = path
+    return numbered
 
 
 def sha256_of(path: str | Path) -> str:
@@ -213,7 +214,7 @@ def sha256_of(path: str | Path) -> str:
 
 @contextmanager
 def weights_errors(path: str | Path) -> Iterator[None]:
-    """Turn what the disk refuses into one line."""
+    """Re-raise errors of the disk as a WeightsError of one line."""
     try:
         yield
     except FileNotFoundError:
@@ -226,25 +227,27 @@ def weights_errors(path: str | Path) -> Iterator[None]:
 
 
 def _source(settings: Mapping[str, Any]) -> Source:
+    """Return the source of a network from the settings of a store or a model."""
     facts: Any = settings.get("source")
-    files = facts.get("files") if isinstance(facts, dict) else None
+    if not isinstance(facts, dict):
+        facts = {}
+    files = facts.get("files")
     if not isinstance(files, dict) or facts.get("kind") not in KINDS:
-        raise _unusable("source", facts, f"kind ({', '.join(KINDS)}) and files")
-    for role, file in files.items():
-        is_text = isinstance(file, dict) and all(
-            isinstance(text, str) for text in file.values()
+        raise _unusable(
+            "source", settings.get("source"), f"kind ({', '.join(KINDS)}) and files"
         )
-        if role not in ROLES or not is_text or set(file) != {"path", "sha256"}:
+    network_files = {}
+    for role, file in files.items():
+        is_file = isinstance(file, dict) and set(file) == {"path", "sha256"}
+        if role not in ROLES or not is_file or not _are_texts(file.values()):
             raise _unusable("source", facts, "a path and a sha256 for each file")
+        network_files[role] = NetworkFile(**file)
     classes = facts.get("classes", ())
-    if not isinstance(classes, list | tuple) or not all(
-        isinstance(c, str) for c in classes
-    ):
+    if not isinstance(classes, list | tuple) or not _are_texts(classes):
         raise _unusable("source", facts, "names of classes as text")
-    found = {role: NetworkFile(**file) for role, file in files.items()}
     return Source(
         kind=facts["kind"],
-        files=found,
+        files=network_files,
         classes=tuple(classes),
         reads_texts=facts.get("reads_texts") is True,
         text_head=str(facts.get("text_head", "")),
@@ -252,46 +255,61 @@ def _source(settings: Mapping[str, Any]) -> Source:
     )
 
 
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
 def preprocess_dict(preprocess: Preprocess) -> dict[str, Any]:
-    """JSON values; how the square is cut only where that is not as in the paper."""
+    """Return JSON values; fields of `FIT_FIELDS` only where they differ from the defaults."""
     facts: dict[str, Any] = {}
-    for one in fields(Preprocess):
-        value = getattr(preprocess, one.name)
-        if one.name not in FIT_FIELDS or value != one.default:
-            facts[one.name] = list(value) if isinstance(value, tuple) else value
+    for field_ in fields(Preprocess):
+        value = getattr(preprocess, field_.name)
+        if field_.name in FIT_FIELDS and value == field_.default:
+            continue
+        if isinstance(value, tuple):
+            value = list(value)
+        facts[field_.name] = value
     return facts
 
 
 def read_preprocess(facts: Any) -> Preprocess:
-    """How a network wants its pixels, from JSON values, which may be damaged."""
+    """Return the preprocessing of JSON values; refuse damaged ones."""
+    error = _unusable(
+        "preprocess", facts, f"size and short_side up to {MAX_SIDE:,}, mean, std..."
+    )
     try:
-        given = {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
-        made = Preprocess(**{"oversampling": OVERSAMPLING_0_1, **given})  # type: ignore[arg-type]
-        numbers = (
-            made.size,
-            made.short_side,
-            made.oversampling,
-            made.scale,
-            *made.mean,
-            *made.std,
-        )
-        if not all(isinstance(n, int | float) for n in numbers) or len(numbers) != 10:
-            raise TypeError
-        if made.order not in ("RGB", "BGR") or made.resample not in RESAMPLES:
-            raise TypeError
-        if made.fit not in FITS or made.rounding not in ROUNDINGS:
-            raise TypeError
-        if len(made.fill) != 3 or not all(
-            type(n) is int and 0 <= n <= 255 for n in made.fill
-        ):
-            raise TypeError
-        if not (1 <= made.size <= MAX_SIDE and 1 <= made.short_side <= MAX_SIDE):
-            raise TypeError
-        return made
+        values: dict[str, Any] = {"oversampling": OVERSAMPLING_0_1}
+        for name, value in facts.items():
+            if isinstance(value, list):
+                value = tuple(value)
+            values[name] = value
+        preprocess = Preprocess(**values)
+        is_usable = _is_usable(preprocess)
     except (AttributeError, TypeError):
-        raise _unusable(
-            "preprocess", facts, f"size and short_side up to {MAX_SIDE:,}, mean, std..."
-        ) from None
+        raise error from None
+    if not is_usable:
+        raise error
+    return preprocess
+
+
+def _is_usable(preprocess: Preprocess) -> bool:
+    """Whether each field has a value of its kind and in its range."""
+    sizes = (preprocess.size, preprocess.short_side)
+    others = (preprocess.oversampling, preprocess.scale)
+    numbers = (*sizes, *others, *preprocess.mean, *preprocess.std)
+    if len(numbers) != 10 or not all(isinstance(n, int | float) for n in numbers):
+        return False
+    for number in preprocess.fill:
+        if type(number) is not int or not 0 <= number <= 255:
+            return False
+    return (
+        len(preprocess.fill) == 3
+        and preprocess.order in ("RGB", "BGR")
+        and preprocess.resample in RESAMPLES
+        and preprocess.fit in FITS
+        and preprocess.rounding in ROUNDINGS
+        and all(1 <= size <= MAX_SIDE for size in sizes)
+    )
 
 
 def _unusable(key: str, value: Any, expected: str) -> StoreError:
@@ -301,55 +319,61 @@ def _unusable(key: str, value: Any, expected: str) -> StoreError:
 
 
 def find_preprocess(given: str | Path | Preprocess, size: int | None) -> Preprocess:
-    """The preprocessing of a network that sees `size` pixels, None if any number will do.
+    """Return the preprocessing of a network that takes `size` pixels, None for any number.
 
-    `given` is `imagenet`, a name of `deepfish models` whose network takes its pixels alike, a .json
-    file, or JSON itself: mean and std, and what else of `Preprocess` is not as usual.
+    `given` is `imagenet`, a name of `deepfish models` whose network has the same preprocessing, a
+    .json file, or JSON itself: mean and std, and other fields of `Preprocess` that are not usual.
     """
-    text, path = str(given), Path(str(given)[:200])
+    text = str(given)
     if isinstance(given, Preprocess):
-        known = given
+        preprocess = given
     elif text in KNOWN_PIXELS:
-        known = KNOWN_PIXELS[text]
-        margin = known.short_side / known.size
-        known = (
-            replace(known, size=size, short_side=round(margin * size))
-            if size
-            else known
-        )
-    elif text.startswith("{") or path.suffix == ".json":
-        try:
-            facts = json.loads(
-                text if text.startswith("{") else path.read_text("utf-8")
-            )
-            side = facts.get("size", size)
-            usual = {
-                "order": "RGB",
-                "resample": "bilinear",
-                "scale": 1.0,
-                "oversampling": 4,
-            }
-            known = read_preprocess(
-                {**usual, "size": side, "short_side": side, **facts}
-            )
-            numbers = (*known.mean, *known.std, known.scale)
-            if not all(map(math.isfinite, numbers)) or 0 in known.std:
-                raise ValueError
-        except (OSError, ValueError, AttributeError, StoreError):
-            raise OptionError(
-                f"preprocess must be JSON with mean and std of three numbers each, got {text[:80]}"
-            ) from None
+        preprocess = KNOWN_PIXELS[text]
+        if size:
+            margin = preprocess.short_side / preprocess.size
+            short_side = round(margin * size)
+            preprocess = replace(preprocess, size=size, short_side=short_side)
+    elif text.startswith("{") or Path(text[:200]).suffix == ".json":
+        preprocess = _preprocess_of_json(text, size)
     else:
         raise OptionError(
             "preprocess must be imagenet, a name of `deepfish models` or a .json file, got "
             f"{text[:60]!r}{did_you_mean(text, KNOWN_PIXELS)}"
         )
-    if not 1 <= known.size <= known.short_side or (size and known.size != size):
+    is_other_size = size is not None and preprocess.size != size
+    if is_other_size or not 1 <= preprocess.size <= preprocess.short_side:
         raise OptionError(
             f"preprocess must have the network's size, {size or 'any'}, and a short_side not below "
-            f"it, got {known.size} and {known.short_side}"
+            f"it, got {preprocess.size} and {preprocess.short_side}"
         )
-    return known
+    return preprocess
+
+
+def _preprocess_of_json(text: str, size: int | None) -> Preprocess:
+    """Read preprocessing from JSON, or from a .json file."""
+    try:
+        content = text
+        if not text.startswith("{"):
+            content = Path(text[:200]).read_text("utf-8")
+        facts = json.loads(content)
+        side = facts.get("size", size)
+        usual = {
+            "order": "RGB",
+            "resample": "bilinear",
+            "scale": 1.0,
+            "oversampling": 4,
+            "size": side,
+            "short_side": side,
+        }
+        preprocess = read_preprocess(usual | facts)
+        numbers = (*preprocess.mean, *preprocess.std, preprocess.scale)
+        if not all(map(math.isfinite, numbers)) or 0 in preprocess.std:
+            raise ValueError
+    except (OSError, ValueError, AttributeError, StoreError):
+        raise OptionError(
+            f"preprocess must be JSON with mean and std of three numbers each, got {text[:80]}"
+        ) from None
+    return preprocess
 
 
 def network_settings() -> tuple[str, ...]:

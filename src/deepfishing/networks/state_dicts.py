@@ -44,15 +44,14 @@ def remove_prefix(module: nn.Module, tensors: Tensors) -> tuple[Tensors, str]:
     prefix, count = likely[0]
     if count < len(own) / 2:
         return tensors, ""
-    taken = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+    below = {}
+    for name, tensor in tensors.items():
+        if name.startswith(prefix):
+            below[name.removeprefix(prefix)] = tensor
     note = f"weights are those below {prefix}"
-    if len(taken) < len(tensors):
-        note += f", {len(tensors) - len(taken)} other tensors are left out"
-    return taken, note
+    if len(below) < len(tensors):
+        note += f", {len(tensors) - len(below)} other tensors are left out"
+    return below, note
 
 
 def match_by_order(module: nn.Module, tensors: Tensors) -> tuple[Tensors, str]:

@@ -32,6 +32,7 @@ KEYS = (
     "ema",
 )
 PREFIXES = ("module.", "_orig_mod.", "model.", "net.")
+COUNTER = "num_batches_tracked"  # of batch normalisation
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -55,40 +56,22 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
 
 
 def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Put tensors from a `source` into a module that has exactly these, or say what does not fit.
+    """Put tensors from a `source` into a module that must have exactly these.
 
-    The module may live on the meta device (no memory spent yet); the tensors become its own.
+    The module may be on the meta device, without memory; the tensors become its own.
     """
-    # counters of batch normalisation may be absent
-    counters = {
-        name for name in module.state_dict() if name.endswith("num_batches_tracked")
-    }
-    expected = {n: t for n, t in module.state_dict().items() if n not in counters}
-    given = {n: t for n, t in tensors.items() if n not in counters}
-    problems = {
-        "missing": [
-            f"{n} {tuple(t.shape)}" for n, t in expected.items() if n not in given
-        ],
-        "unexpected": [
-            f"{n} {tuple(t.shape)}" for n, t in given.items() if n not in expected
-        ],
-        "wrong": [
-            f"{name} must be {_kind(expected[name])}, got {_kind(tensor)}"
-            for name, tensor in given.items()
-            if name in expected and _kind(tensor) != _kind(expected[name])
-        ],
-    }
-    if any(problems.values()):
-        text = "; ".join(
-            f"{len(v)} {key}: {_first_few(v)}" for key, v in problems.items() if v
-        )
+    expected = _without_counters(module.state_dict())
+    given = _without_counters(tensors)
+    problems = _differences(expected, given)
+    if problems:
         raise WeightsError(
-            f"{source} does not fit the network: {text}; "
+            f"{source} does not fit the network: {'; '.join(problems)}; "
             "give the weights of this network, see `deepfish models`"
         )
-    broken = [
-        f"{name} ({t.dtype})" for name, t in given.items() if not t.isfinite().all()
-    ]
+    broken = []
+    for name, tensor in given.items():
+        if not tensor.isfinite().all():
+            broken.append(f"{name} ({tensor.dtype})")
     if broken:
         raise WeightsError(
             f"weights must be finite, got NaN or infinity in {len(broken)}: {_first_few(broken)} "
@@ -97,6 +80,37 @@ def load_into(module: nn.Module, tensors: Mapping[str, Tensor], source: str) -> 
     # torch itself sets absent counters to 0; weights that layers share stay shared if there are any
     is_empty = any(tensor.is_meta for tensor in module.state_dict().values())
     module.load_state_dict(given, assign=is_empty)
+
+
+def _without_counters(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors without the counters of batch normalisation, which files may lack."""
+    return {name: t for name, t in tensors.items() if not name.endswith(COUNTER)}
+
+
+def _differences(
+    expected: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> list[str]:
+    """Return the tensors that are missing, unexpected or wrong, a text for each of these."""
+    missing = []
+    wrong = []
+    for name, tensor in expected.items():
+        if name not in given:
+            missing.append(f"{name} {tuple(tensor.shape)}")
+        elif _kind(given[name]) != _kind(tensor):
+            wrong.append(f"{name} must be {_kind(tensor)}, got {_kind(given[name])}")
+    unexpected = []
+    for name, tensor in given.items():
+        if name not in expected:
+            unexpected.append(f"{name} {tuple(tensor.shape)}")
+    texts = []
+    for kind, problems in (
+        ("missing", missing),
+        ("unexpected", unexpected),
+        ("wrong", wrong),
+    ):
+        if problems:
+            texts.append(f"{len(problems)} {kind}: {_first_few(problems)}")
+    return texts
 
 
 def _read(path: Path) -> object:
@@ -159,7 +173,9 @@ def _find_state_dict(content: object, path: Path) -> object:
             f"{path} must hold the weights of one network, got those of "
             f"{_first_few([str(key) for key in inside])}; save one of them alone"
         )
-    return content[inside[0]] if inside else content
+    if not inside:
+        return content
+    return content[inside[0]]
 
 
 def _is_state_dict(value: object) -> bool:
@@ -172,14 +188,13 @@ def _common_prefix(names: Mapping[str, object]) -> str:
     """Return what wrappers of modules have put before all names."""
     prefix = ""
     while True:
-        longer = [
-            prefix + more
-            for more in PREFIXES
-            if all(name.startswith(prefix + more) for name in names)
-        ]
-        if not longer:
+        for more in PREFIXES:
+            longer = prefix + more
+            if all(name.startswith(longer) for name in names):
+                prefix = longer
+                break
+        else:
             return prefix
-        prefix = longer[0]
 
 
 def _widened(tensor: Tensor) -> Tensor:
@@ -202,10 +217,15 @@ def _is_plain(name: object, value: object) -> bool:
 
 
 def _kind(tensor: Tensor) -> str:
+    """Return the shape of a tensor, with its type if it is not a float."""
     shape = str(tuple(tensor.shape))
-    return shape if tensor.is_floating_point() else f"{shape} of {tensor.dtype}"
+    if tensor.is_floating_point():
+        return shape
+    return f"{shape} of {tensor.dtype}"
 
 
 def _first_few(items: list[str], few: int = 3) -> str:
-    text = ", ".join(items[:few]) + (", ..." if len(items) > few else "")
+    text = ", ".join(items[:few])
+    if len(items) > few:
+        text += ", ..."
     return " ".join(text.split())  # a name from a file may hold a line break

@@ -51,7 +51,7 @@ _BY_NUMBER = {
 
 MAX_BYTES = 1_000_000  # ResNet-152's deploy.prototxt has 150,000
 MAX_DEPTH = 32
-MAX_SHOWN = 40  # of what a hostile text brings into an error message
+MAX_QUOTED = 40  # characters of an untrusted text in an error message
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)
@@ -80,9 +80,11 @@ def read_binary(path: Path, kind: str) -> Message:
         if not path.exists():
             raise WeightsError(f"file not found: {path}; check the path")
         if not path.is_file() or path.stat().st_size == 0:
-            what = "an empty file" if path.is_file() else "no file"
+            kind_of_file = "no file"
+            if path.is_file():
+                kind_of_file = "an empty file"
             raise WeightsError(
-                f"{path} must be a binary Caffe file, got {what}; check the path"
+                f"{path} must be a binary Caffe file, got {kind_of_file}; check the path"
             )
         with path.open("rb") as file:
             # pages come in when a weight is read, and are not counted as this process's memory
@@ -102,7 +104,7 @@ class _Decoder:
         self.fields_left = MAX_FIELDS
 
     def message(self, kind: str, position: int, end: int) -> Message:
-        found = Message(f"{self.source}, byte {position}")
+        message = Message(f"{self.source}, byte {position}")
         self.spend(10, position)
         while position < end:
             place = f"at byte {position}"
@@ -113,14 +115,14 @@ class _Decoder:
                 raise self.damaged(f"{place} a field has the number 0")
             begin, position = self.content(place, position, end, wire_type)
             if number not in _BY_NUMBER[kind]:
-                found.unknown.append(f"field {number}")
+                message.unknown.append(f"field {number}")
                 continue
             name, field_kind = _BY_NUMBER[kind][number]
             values = self.values(
                 f"{place} {name}", field_kind, wire_type, begin, position
             )
-            found.values.setdefault(name, []).extend(values)
-        return found
+            message.values.setdefault(name, []).extend(values)
+        return message
 
     def content(
         self, place: str, position: int, end: int, wire_type: int
@@ -128,17 +130,18 @@ class _Decoder:
         """Return the begin and the end of a field's content."""
         if wire_type == _VARINT:
             after = self.varint(position, end)[1]
-        elif wire_type in (_FIXED32, _FIXED64):
-            after = position + (4 if wire_type == _FIXED32 else 8)
+        elif wire_type == _FIXED32:
+            after = position + 4
+        elif wire_type == _FIXED64:
+            after = position + 8
         elif wire_type == _BYTES:
             length, position = self.varint(position, end)
             after = position + length
-        else:  # groups, which Caffe never had, and numbers without a meaning
+        else:  # groups, which Caffe never had, and undefined numbers
             raise self.damaged(f"{place} a field has the type {wire_type}")
         if after > end:
-            size, left = after - position, end - position
             raise self.damaged(
-                f"{place} a field of {size} bytes begins, but {left} are left"
+                f"{place} a field of {after - position} bytes begins, but {end - position} are left"
             )
         return position, after
 
@@ -170,21 +173,26 @@ class _Decoder:
         return [value for (value,) in struct.iter_unpack("<f", content)]
 
     def integers(self, kind: str, position: int, end: int) -> list[Any]:
-        found: list[Any] = []
+        """Return the integers, truth values or names of an enum between two positions."""
+        values: list[Any] = []
         names = ENUMS.get(kind, ())
         while position < end:
             value, position = self.varint(position, end)
             self.spend(1, position)
             if kind == "bool":
-                found.append(bool(value))
+                values.append(bool(value))
+            elif value < len(names):
+                values.append(names[value])
             elif names:
-                found.append(names[value] if value < len(names) else f"number {value}")
+                values.append(f"number {value}")
+            elif value >> 63:  # negative
+                values.append(value - (1 << 64))
             else:
-                found.append(value - (1 << 64) if value >> 63 else value)
-        return found
+                values.append(value)
+        return values
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
-        """Seven bits per byte, the lowest first; the eighth says that more follow."""
+        """Read seven bits per byte, the lowest first; the eighth is set if more follow."""
         start, value = position, 0
         while position < end and position - start < 10:
             byte = self.data[position]
@@ -213,8 +221,9 @@ class _Token(NamedTuple):  # lighter than a dataclass: there are hundreds of tho
     line: int
 
     @property
-    def shown(self) -> str:
-        return repr(self.text[:MAX_SHOWN] or "the end")
+    def quoted(self) -> str:
+        """The text for an error message."""
+        return repr(self.text[:MAX_QUOTED] or "the end")
 
 
 def read_prototxt(path: Path) -> Message:
@@ -257,40 +266,43 @@ class _Parser:
         yield _Token("end", "", line)
 
     def next(self) -> _Token:
-        """The present token; the one after it becomes present."""
+        """Return the current token and move to the next one."""
         token = self.token
         if token.kind != "end":
             self.token = next(self.tokens)
         return token
 
     def take(self, *marks: str) -> str:
-        """Step over the present token if it is one of these marks."""
-        return (
-            self.next().text
-            if self.token.kind == "mark" and self.token.text in marks
-            else ""
-        )
+        """Move past the current token if it is one of these marks, and return it, or ''."""
+        if self.token.kind == "mark" and self.token.text in marks:
+            return self.next().text
+        return ""
+
+    def at_end(self, end: str) -> bool:
+        """Move past the closing mark if it is next; without a mark, whether the text ends."""
+        if end:
+            return bool(self.take(end))
+        return self.token.kind == "end"
 
     def message(self, kind: str, end: str, depth: int, line: int) -> Message:
-        """Fields up to the closing mark, or to the end of the text."""
+        """Read fields up to the closing mark, or to the end of the text."""
         if depth > MAX_DEPTH:
             raise self.error(f"messages must nest at most {MAX_DEPTH} deep")
-        found = Message(f"{self.source}, line {line}")
-        known = FIELDS.get(kind, {})
-        while not (self.take(end) if end else self.token.kind == "end"):
+        message = Message(f"{self.source}, line {line}")
+        fields = FIELDS.get(kind, {})
+        while not self.at_end(end):
             token = self.next()
             if token.kind != "word":
-                raise self.error(f"a field's name expected, got {token.shown}", token)
-            name = token.text[:MAX_SHOWN]  # longer than any name that is known
-            values = self.field(
-                name, known[name][1] if name in known else "skip", depth
-            )
-            if name in known:
-                found.values.setdefault(name, []).extend(values)
+                raise self.error(f"a field's name expected, got {token.quoted}", token)
+            name = token.text[:MAX_QUOTED]  # longer than any name that is known
+            if name in fields:
+                values = self.field(name, fields[name][1], depth)
+                message.values.setdefault(name, []).extend(values)
             else:
-                found.unknown.append(name)
+                self.field(name, "skip", depth)
+                message.unknown.append(name)
             self.take(",", ";")
-        return found
+        return message
 
     def field(self, name: str, kind: str, depth: int) -> list[Any]:
         colon = self.take(":")
@@ -302,47 +314,50 @@ class _Parser:
                     raise self.error(f"a comma or ] expected in the list of {name}")
             return values
         if not colon and self.token.text not in ("{", "<"):
-            raise self.error(f"a colon expected after {name}, got {self.token.shown}")
+            raise self.error(f"a colon expected after {name}, got {self.token.quoted}")
         return [self.value(name, kind, depth)]
 
     def value(self, name: str, kind: str, depth: int) -> Any:
+        """Read a message in braces, or a single value; return None for a field to skip."""
         line = self.token.line
-        if opened := self.take("{", "<"):
+        opening = self.take("{", "<")
+        if opening:
             if kind not in FIELDS and kind != "skip":
                 raise self.error(f"{name} must be a single value, got a message")
-            found = self.message(kind, "}" if opened == "{" else ">", depth + 1, line)
-            return None if kind == "skip" else found
+            closing = {"{": "}", "<": ">"}[opening]
+            message = self.message(kind, closing, depth + 1, line)
+            if kind == "skip":
+                return None
+            return message
         if kind in FIELDS:
             raise self.error(
-                f"{name} must be a message in braces, got {self.token.shown}"
+                f"{name} must be a message in braces, got {self.token.quoted}"
             )
         sign = self.take("-")  # alone before inf, or before a blank
         token = self.next()
         if kind == "string" or token.kind == "string":
             return self.string(name, kind, token)
         if token.kind not in ("word", "number"):
-            raise self.error(f"{name} must have a value, got {token.shown}", token)
-        return (
-            None
-            if kind == "skip"
-            else self.scalar(name, kind, token, sign + token.text)
-        )
+            raise self.error(f"{name} must have a value, got {token.quoted}", token)
+        if kind == "skip":
+            return None
+        return self.scalar(name, kind, token, sign + token.text)
 
     def scalar(self, name: str, kind: str, token: _Token, text: str) -> Any:
         what, convert = _SCALARS.get(kind, ("a number", _number))
         try:
             return convert(text)
         except (ValueError, KeyError):
-            few = text[:MAX_SHOWN]
+            few = text[:MAX_QUOTED]
             got = f"{few!r}{did_you_mean(few, ENUMS.get(kind, ()))}"
             raise self.error(f"{name} must be {what}, got {got}", token) from None
 
     def string(self, name: str, kind: str, token: _Token) -> str | None:
         if token.kind != "string" or kind not in ("string", "skip"):
-            expected = (
-                "a text in quotes" if kind == "string" else "given without quotes"
-            )
-            raise self.error(f"{name} must be {expected}, got {token.shown}", token)
+            expected = "given without quotes"
+            if kind == "string":
+                expected = "a text in quotes"
+            raise self.error(f"{name} must be {expected}, got {token.quoted}", token)
         parts = [token.text]
         while self.token.kind == "string":
             parts.append(self.next().text)
@@ -354,7 +369,7 @@ class _Parser:
         return text
 
     def error(self, text: str, token: _Token | None = None) -> NetworkError:
-        """Return an error about this token or the present one."""
+        """Return an error about this token or the current one."""
         return NetworkError(f"{self.source}, line {(token or self.token).line}: {text}")
 
 
@@ -363,9 +378,10 @@ def _unquoted(text: str) -> str:
         hexadecimal, octal, letter = match.groups()
         if letter is not None:
             return _ESCAPES.get(letter, letter)
-        return bytes([(int(hexadecimal, 16) if hexadecimal else int(octal, 8)) & 0xFF])
+        code = int(hexadecimal, 16) if hexadecimal else int(octal, 8)
+        return bytes([code & 0xFF])
 
-    # escapes stand for bytes: several of them may be one letter
+    # an escape is a byte: several of them may be one letter
     raw = re.sub(
         rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", plain, text[1:-1].encode()
     )
@@ -376,7 +392,10 @@ def _integer(text: str) -> int:
     if len(text) > 24 or "_" in text:
         # more than 64 bits; Python's own way to group digits
         raise ValueError(text)
-    value = int(text, 8 if re.fullmatch(r"-?0[0-7]+", text) else 0)
+    base = 0
+    if re.fullmatch(r"-?0[0-7]+", text):
+        base = 8
+    value = int(text, base)
     if not -(1 << 63) <= value < 1 << 64:
         raise ValueError(text)
     return value
@@ -385,15 +404,21 @@ def _integer(text: str) -> int:
 def _number(text: str) -> float:
     if len(text) > 400 or "_" in text:
         raise ValueError(text)
-    return float(text.removesuffix("f") if text.lower().strip("+-") != "inf" else text)
+    if text.lower().strip("+-") != "inf":
+        text = text.removesuffix("f")
+    return float(text)
 
 
 def _enum(names: tuple[str, ...]) -> tuple[str, Callable[[str], str]]:
-    known = {str(number): name for number, name in enumerate(names)} | {
-        n: n for n in names
-    }
-    few = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"one of {few}", known.__getitem__
+    """Return the description of an enum, and the function from a name or number to the name."""
+    name_of = {}
+    for number, name in enumerate(names):
+        name_of[str(number)] = name
+        name_of[name] = name
+    listed = ", ".join(names[:3])
+    if len(names) > 3:
+        listed += ", ..."
+    return f"one of {listed}", name_of.__getitem__
 
 
 _SCALARS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -404,7 +429,7 @@ _SCALARS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def given_mean(mean: str | Path) -> tuple[float, float, float]:
-    """The mean pixel that a user gives: blue,green,red, or the file of a mean image."""
+    """Return the mean pixel of an option: blue,green,red, or the file of a mean image."""
     if not is_mean_pixel(mean):
         return mean_pixel(Path(mean))
     pixel = [float(number) for number in str(mean).split(",")]
@@ -422,7 +447,7 @@ def is_mean(mean: str | Path) -> bool:
 
 
 def is_mean_pixel(mean: str | Path) -> bool:
-    """Whether a user gave numbers, not the name of a file."""
+    """Whether an option has numbers, not the name of a file."""
     try:
         return bool([float(number) for number in str(mean).split(",")])
     except ValueError:
@@ -433,7 +458,9 @@ def mean_pixel(path: Path) -> tuple[float, float, float]:
     """Read a mean image (`.binaryproto`) and average it over its pixels: blue, green, red."""
     # Caffe's own tools subtract the image, which differs by a few grey levels at the borders
     mean = blob_array(read_binary(path, "BlobProto"))
-    image = mean[0] if mean.ndim == 4 and len(mean) == 1 else mean
+    image = mean
+    if mean.ndim == 4 and len(mean) == 1:
+        image = mean[0]
     if image.ndim not in (1, 3) or len(image) != 3 or image.size == 0:
         raise WeightsError(
             f"{path} must hold a mean image of 3 channels, got a blob of shape {mean.shape}"

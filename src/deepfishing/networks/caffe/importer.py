@@ -49,7 +49,7 @@ from deepfishing.networks.zoo import CAFFE
 SOURCES = frozenset(
     {"Input", "Data", "ImageData", "MemoryData", "WindowData", "HDF5Data"}
 )
-# They say something about the scores, and stand after what makes them.
+# They measure the scores, and follow the layer that computes them.
 _MEASURES = frozenset({"Accuracy", "ArgMax", "Silence", "HDF5Output"})
 # They turn scores into probabilities, or compare them with labels.
 _ENDS = frozenset(
@@ -62,7 +62,7 @@ _ENDS = frozenset(
     }
     | {"Sigmoid", "SigmoidCrossEntropyLoss", "EuclideanLoss"}
 )
-_NOBODY = -1  # makes what a layer takes
+_NO_LAYER = -1  # in place of the layer that computes an input, where there is none
 _ELEMENT_WISE = frozenset(
     {
         "ReLU",
@@ -76,7 +76,7 @@ _ELEMENT_WISE = frozenset(
         "Flatten",
     }
 )
-# Where a data layer says how pixels become numbers: the first place, and those of old files.
+# Fields of a data layer with its preprocessing: the current one, and those of old files.
 _DATA_FIELDS = (
     "transform_param",
     "data_param",
@@ -107,7 +107,7 @@ def load_caffe(
     a name that torch needs for itself gets `_` behind it. The module returns the scores before the
     Softmax.
     """
-    place, torch_dtype = torch_target(device, dtype)
+    torch_device, torch_dtype = torch_target(device, dtype)
     path = Path(caffemodel)
     trained = read_layers(read_binary(path, "NetParameter"))
     # its rules were applied when the training net was made, not for testing
@@ -119,45 +119,42 @@ def load_caffe(
     notes: tuple[str, ...] = ()
     if preprocess is None:
         data = [layer for layer in (graph.source, *trained) if layer.type in SOURCES]
-        pixel, origin, unread = _mean(data, mean)
+        pixel, origin, mean_file = _mean(data, mean)
         preprocess = _preprocess(data, pixel)
-        shown = ", ".join(f"{value:.6g}" for value in pixel)
-        notes = (f"mean pixel {shown} (blue, green, red): {origin}",)
-        if unread:
+        numbers = ", ".join(f"{value:.6g}" for value in pixel)
+        notes = (f"mean pixel {numbers} (blue, green, red): {origin}",)
+        if mean_file:
             warnings.warn(
-                f"{path.name} was trained with the mean file {unread!r}, which was not given; "
+                f"{path.name} was trained with the mean file {mean_file!r}, which was not given; "
                 f"{notes[0]}; pass --preprocess FILE or --preprocess BLUE,GREEN,RED",
                 stacklevel=2,
             )
     names = _module_names(graph)
-    module, arrays = _assemble(
-        graph, names, preprocess.size, _blobs(trained, path), path
-    )
-    wide = np.float64 if torch_dtype == torch.float64 else np.float32
+    blobs = _blobs(trained, path)
+    module, arrays = _assemble(graph, names, preprocess.size, blobs, path)
+    wide = np.float32
+    if torch_dtype == torch.float64:
+        wide = np.float64  # type: ignore[assignment]
+    tensors = {}
     with np.errstate(over="ignore"):
-        # what is not finite afterwards is refused by `load_into`
-        # the only copy of a weight: from the mapped file to the tensor
-        copies = {
-            name: np.array(array, dtype=wide, order="C")
-            for name, array in arrays.items()
-        }
-    tensors = {name: torch.from_numpy(copy) for name, copy in copies.items()}
+        # `load_into` refuses numbers that are not finite
+        for name, array in arrays.items():
+            # the only copy of a weight: from the mapped file to the tensor
+            tensors[name] = torch.from_numpy(np.array(array, dtype=wide, order="C"))
     load_into(module, cast(tensors, torch_dtype), str(path))
-    given = {WEIGHTS: path, PROTOTXT: prototxt}
-    given[MEAN] = None if mean is None or is_mean_pixel(mean) else mean
-    files = {
-        role: NetworkFile.of(file) for role, file in given.items() if file is not None
-    }
-    # which network this is: the weights, and the prototxt if it came apart from them
-    sha256 = "".join(
-        files[role].sha256 for role in (WEIGHTS, PROTOTXT) if role in files
-    )
-    if PROTOTXT in files:
-        sha256 = hashlib.sha256(sha256.encode()).hexdigest()
+    files = {WEIGHTS: NetworkFile.of(path)}
+    sha256 = files[WEIGHTS].sha256
+    if prototxt is not None:
+        files[PROTOTXT] = NetworkFile.of(prototxt)
+        both = sha256 + files[PROTOTXT].sha256
+        sha256 = hashlib.sha256(both.encode()).hexdigest()
+    if mean is not None and not is_mean_pixel(mean):
+        files[MEAN] = NetworkFile.of(mean)
+    numbered = {k: names[i] for k, i in numbered_layers(graph).items()}
     return Network(
         name=path.stem,
-        module=ready(module, place),
-        layers={k: names[i] for k, i in numbered_layers(graph).items()},
+        module=ready(module, torch_device),
+        layers=numbered,
         preprocess=preprocess,
         weights_sha256=sha256,
         source=Source(kind=FILES, files=files),
@@ -169,14 +166,14 @@ def load_caffe(
 class Graph:
     """Layers that the class scores depend on."""
 
-    source: Layer  # where the image comes in
+    source: Layer  # the input layer
     layers: tuple[Layer, ...]  # in the order in which they run
     # per layer: 0 is the image, i the output of the i-th layer
     inputs: tuple[tuple[int, ...], ...]
 
 
 def read_layers(net: Message) -> list[Layer]:
-    """All layers of a network, the inputs that the file lists apart from them first."""
+    """Return all layers of a network; inputs that the file lists separately come first."""
     old, new = net.many("layers"), net.many("layer")
     if old and new:
         raise net.error(
@@ -192,7 +189,8 @@ def read_layers(net: Message) -> list[Layer]:
             "a network must have layers, got none; is this a Caffe network?"
         )
     shapes = net.many("input_shape")
-    if dims := net.many("input_dim"):  # four numbers per input
+    dims = net.many("input_dim")
+    if dims:  # four numbers per input
         starts = range(0, len(dims), 4)
         shapes = [Message(net.where, {"dim": dims[i : i + 4]}) for i in starts]
     layers = []
@@ -201,19 +199,22 @@ def read_layers(net: Message) -> list[Layer]:
         message = Message(net.where, {"input_param": [parameter]})
         layers.append(Layer(name, "Input", (), (name,), message))
     for message in old + new:
-        kind = message.one("type", "NONE" if old else "None")
-        kind = V1_TYPES.get(kind, kind) if old else kind
+        if old:
+            kind = message.one("type", "NONE")
+            kind = V1_TYPES.get(kind, kind)
+        else:
+            kind = message.one("type", "None")
         bottoms, tops = tuple(message.many("bottom")), tuple(message.many("top"))
         layers.append(Layer(message.one("name", ""), kind, bottoms, tops, message))
     return layers
 
 
 def in_test_phase(net: Message, layers: Iterable[Layer]) -> list[Layer]:
-    """The layers that Caffe keeps for testing: rules on phase, level and stage."""
+    """Return the layers that Caffe uses for testing, by rules on phase, level and stage."""
     state = net.child("state")
     level, stages = state.one("level", 0), set(state.many("stage"))
 
-    def met(rule: Message) -> bool:
+    def applies(rule: Message) -> bool:
         return (
             rule.one("phase", "TEST") == "TEST"
             and rule.one("min_level", level) <= level <= rule.one("max_level", level)
@@ -221,34 +222,39 @@ def in_test_phase(net: Message, layers: Iterable[Layer]) -> list[Layer]:
             and stages.isdisjoint(rule.many("not_stage"))
         )
 
-    kept = []
+    tested = []
     for layer in layers:
-        include, exclude = layer.message.many("include"), layer.message.many("exclude")
+        include = layer.message.many("include")
+        exclude = layer.message.many("exclude")
         if include and exclude:
             raise layer.error("must have include or exclude rules, got both")
-        if any(map(met, include)) if include else not any(map(met, exclude)):
-            kept.append(layer)
-    return kept
+        if include:
+            is_used = any(map(applies, include))
+        else:
+            is_used = not any(map(applies, exclude))
+        if is_used:
+            tested.append(layer)
+    return tested
 
 
 def trace(layers: Sequence[Layer]) -> Graph:
-    """Find the class scores, which the last layer makes, or takes if it is a SoftMax or a loss."""
+    """Find the class scores: the last layer's output, or its input if it is a loss or SoftMax."""
     takes = _connections(layers)
 
     def below(place: int, most: int | None = None) -> list[int]:
-        """The layers that a layer takes its inputs, or the first few of them, from."""
-        for name, taken in list(zip(layers[place].bottoms, takes[place], strict=True))[
-            :most
-        ]:
-            if taken == _NOBODY:
+        """Return the layers that compute the inputs, or the first few inputs, of a layer."""
+        inputs = takes[place][:most]
+        for name, taken in zip(layers[place].bottoms, inputs, strict=False):
+            if taken == _NO_LAYER:
                 raise layers[place].error(
                     f"takes {name!r}, which no layer before it makes; check its bottom"
                 )
-        return takes[place][:most]
+        return inputs
 
-    last = [
-        i for i, layer in enumerate(layers) if layer.type not in _MEASURES | SOURCES
-    ][-1:]
+    last = []
+    for place, layer in enumerate(layers):
+        if layer.type not in _MEASURES | SOURCES:
+            last = [place]
     while last and layers[last[0]].type in _ENDS:
         last = below(last[0], most=1)
     if not last:
@@ -257,7 +263,7 @@ def trace(layers: Sequence[Layer]) -> Graph:
         )
     end = last[0]
     needed = {end}
-    for place in range(end, -1, -1):  # a layer takes what layers before it make
+    for place in range(end, -1, -1):  # inputs are outputs of layers before
         if place in needed:
             needed.update(below(place))
     sources = [place for place in sorted(needed) if layers[place].type in SOURCES]
@@ -267,72 +273,85 @@ def trace(layers: Sequence[Layer]) -> Graph:
     run = sorted(needed - set(sources))
     if not run:
         raise layers[end].error(
-            "is all there is; a network must have layers after its input"
+            "is the only layer; a network must have layers after its input"
         )
     number = {place: i for i, place in enumerate(sources + run)}
-    inputs = tuple(tuple(number[taken] for taken in takes[place]) for place in run)
-    return Graph(layers[sources[0]], tuple(layers[place] for place in run), inputs)
+    inputs = []
+    for place in run:
+        inputs.append(tuple(number[taken] for taken in takes[place]))
+    return Graph(
+        source=layers[sources[0]],
+        layers=tuple(layers[place] for place in run),
+        inputs=tuple(inputs),
+    )
 
 
 def _connections(layers: Sequence[Layer]) -> list[list[int]]:
-    """Per layer and bottom: the place of the layer that made it last, or `_NOBODY`."""
+    """Return for each layer and bottom the last layer that has computed it, or `_NO_LAYER`."""
     made: dict[str, int] = {}
     takes: list[list[int]] = []
     for place, layer in enumerate(layers):
-        takes.append([made.get(name, _NOBODY) for name in layer.bottoms])
+        takes.append([made.get(name, _NO_LAYER) for name in layer.bottoms])
         for top in layer.tops:
             if top in made and top not in layer.bottoms:
                 raise layer.error(
                     f"makes {top!r}, which {layers[made[top]].name!r} has made"
                 )
         # a split's tops are its bottom; any other second top (a label, a mask) is not followed
-        is_split = layer.type == "Split"
-        origin = takes[-1][0] if is_split and layer.bottoms else _NOBODY
-        for top in layer.tops if is_split else layer.tops[:1]:
-            made[top] = place if origin == _NOBODY else origin
+        origin = place
+        tops = layer.tops[:1]
+        if layer.type == "Split":
+            tops = layer.tops
+            if layer.bottoms and takes[-1][0] != _NO_LAYER:
+                origin = takes[-1][0]
+        made.update(dict.fromkeys(tops, origin))
     return takes
 
 
 def numbered_layers(graph: Graph) -> dict[int, int]:
-    """The paper's numbers: k -> place in `graph.layers`, the classifier being 8.
+    """Return the paper's numbers, k -> place in `graph.layers`; the classifier is 8.
 
     Between it and the scores may be element-wise layers and pooling; between it and the fully
     connected 7 and 6 element-wise layers only.
     """
-    found: dict[int, int] = {}
-    value, through = len(graph.layers), _ELEMENT_WISE | {"Pooling", "Reshape"}
-    wanted = {"InnerProduct", "Convolution"}
+    numbered: dict[int, int] = {}
+    value = len(graph.layers)
+    skipped = _ELEMENT_WISE | {"Pooling", "Reshape"}
+    types = {"InnerProduct", "Convolution"}
     for k in (8, 7, 6):
-        while value and graph.layers[value - 1].type in through:
+        while value and graph.layers[value - 1].type in skipped:
             value = graph.inputs[value - 1][0]
-        if not value or graph.layers[value - 1].type not in wanted:
+        if not value or graph.layers[value - 1].type not in types:
             break
-        found[k] = value - 1
-        value, through, wanted = (
-            graph.inputs[value - 1][0],
-            _ELEMENT_WISE,
-            {"InnerProduct"},
-        )
-    if not found:
+        numbered[k] = value - 1
+        value = graph.inputs[value - 1][0]
+        skipped = _ELEMENT_WISE
+        types = {"InnerProduct"}
+    if not numbered:
         raise graph.layers[-1].error(
             "must follow a fully connected layer or convolution that makes the class scores"
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(numbered.items()))
 
 
 def _module_names(graph: Graph) -> list[str]:
+    """Return the name of each layer's module, see `load_caffe`."""
     reserved = CaffeNet({}, ())
     names: dict[str, Layer] = {}
     for layer in graph.layers:
-        name = "".join(
-            c if c.isprintable() and c not in " .,;@" else "_" for c in layer.name
-        )
-        name += "_" if hasattr(reserved, name) else ""
+        letters = []
+        for letter in layer.name:
+            if not letter.isprintable() or letter in " .,;@":
+                letter = "_"
+            letters.append(letter)
+        name = "".join(letters)
+        if hasattr(reserved, name):
+            name += "_"
         if not name:
             raise layer.error("must have a name")
         if name in names:
             raise layer.error(
-                f"must have a name of its own, got that of {names[name].message.where}"
+                f"must have a unique name, got that of {names[name].message.where}"
             )
         names[name] = layer
     return list(names)
@@ -345,16 +364,17 @@ def _assemble(
     blobs: dict[str, list[Array]],
     path: Path,
 ) -> tuple[nn.Module, dict[str, Array]]:
-    """The module without memory for its weights, and the weights where they are in the file."""
+    """Return the module without memory for its weights, and the weights in the mapped file."""
     shapes: list[tuple[int, ...]] = [(3, size, size)]
     modules: dict[str, nn.Module] = {}
     arrays: dict[str, Array] = {}
     for name, layer, inputs in zip(names, graph.layers, graph.inputs, strict=True):
-        taken = [shapes[i] for i in inputs]
-        built = build(layer, taken, blobs.get(layer.name, []), str(path))
+        input_shapes = [shapes[i] for i in inputs]
+        built = build(layer, input_shapes, blobs.get(layer.name, []), str(path))
         shapes.append(built.shape)
         modules[name] = built.module
-        arrays |= {f"{name}.{tensor}": array for tensor, array in built.tensors.items()}
+        for tensor, array in built.tensors.items():
+            arrays[f"{name}.{tensor}"] = array
     if math.prod(shapes[-1][1:]) != 1:
         raise graph.layers[-1].error(
             f"must make one score per class, got a map of {'x'.join(map(str, shapes[-1]))}"
@@ -363,16 +383,17 @@ def _assemble(
 
 
 def _blobs(layers: Sequence[Layer], path: Path) -> dict[str, list[Array]]:
-    found: dict[str, list[Array]] = {}
+    """Return the weights of each layer by its name, in the mapped file."""
+    blobs_of: dict[str, list[Array]] = {}
     for layer in layers:
         blobs = layer.message.many("blobs")
-        if blobs and layer.name in found:
+        if blobs and layer.name in blobs_of:
             raise WeightsError(
                 f"{path} must hold the weights of {layer.name!r} once, got two"
             )
         if blobs:
-            found[layer.name] = [blob_array(blob) for blob in blobs]
-    return found
+            blobs_of[layer.name] = [blob_array(blob) for blob in blobs]
+    return blobs_of
 
 
 def _mean(
@@ -381,31 +402,29 @@ def _mean(
     """Return the mean pixel, its origin, and a mean file that was not given."""
     if mean is not None:
         return given_mean(mean), "as given", ""
-    unread = ""
-    for message in (layer.message for layer in data):
-        for given in map(message.child, _DATA_FIELDS):
-            unread = unread or given.one("mean_file", "")
+    mean_file = ""
+    for layer in data:
+        message = layer.message
+        for parameters in map(message.child, _DATA_FIELDS):
+            mean_file = mean_file or parameters.one("mean_file", "")
         pixel = message.child("transform_param").many("mean_value")
-        pixel = pixel * 3 if len(pixel) == 1 else pixel
+        if len(pixel) == 1:
+            pixel = pixel * 3
         if pixel and (len(pixel) != 3 or not all(map(math.isfinite, pixel))):
             raise data[0].error(
                 f"must have 1 or 3 finite values of mean_value, got {pixel[:4]}"
             )
         if pixel:
-            return pixel, f"mean_value of {message.where}", unread
-    return (
-        CAFFE.mean,
-        "ImageNet's, since neither --preprocess nor the files give one",
-        unread,
-    )
+            return pixel, f"mean_value of {message.where}", mean_file
+    origin = "ImageNet's, since neither --preprocess nor the files give one"
+    return CAFFE.mean, origin, mean_file
 
 
 def _preprocess(data: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
-    source, size = data[0], _input_size(data[0])
-    scales = [layer.message.child(name) for layer in data for name in _DATA_FIELDS]
-    scale = next(
-        (given.one("scale", 1.0) for given in scales if given.many("scale")), 1.0
-    )
+    """Return the preprocessing of a network's data layers, with this mean pixel."""
+    source = data[0]
+    size = _input_size(source)
+    scale = _scale(data)
     if not 1e-6 < abs(scale) < 1e6:
         raise source.error(f"must have a scale between 1e-6 and 1e6, got {scale}")
     # Caffe multiplies after it has subtracted the mean
@@ -416,7 +435,18 @@ def _preprocess(data: Sequence[Layer], pixel: Sequence[float]) -> Preprocess:
     )
 
 
+def _scale(data: Sequence[Layer]) -> float:
+    """Return the factor on pixels: the first that a data layer has, else 1."""
+    for layer in data:
+        for name in _DATA_FIELDS:
+            parameters = layer.message.child(name)
+            if parameters.many("scale"):
+                return float(parameters.one("scale", 1.0))
+    return 1.0
+
+
 def _input_size(source: Layer) -> int:
+    """Return the side of the square images that an input layer takes."""
     message = source.message
     shape: list[int] = []
     if source.type == "Input" and message.child("input_param").many("shape"):
@@ -425,12 +455,11 @@ def _input_size(source: Layer) -> int:
         memory = message.child("memory_data_param")
         shape = [memory.one(name, 0) for name in ("channels", "height", "width")]
     else:
-        crops = [message.child(name).one("crop_size", 0) for name in _DATA_FIELDS]
-        shape = [3, max(crops), max(crops)] if any(crops) else []
+        crop = max(message.child(name).one("crop_size", 0) for name in _DATA_FIELDS)
+        if crop:
+            shape = [3, crop, crop]
     if not shape:
-        raise source.error(
-            "does not say how large the images are; give the deploy prototxt"
-        )
+        raise source.error("has no size of images; give the deploy prototxt")
     if len(shape) != 3 or shape[0] != 3 or shape[1] != shape[2] or shape[1] < 1:
         raise source.error(
             f"must take square images of 3 channels, got {'x'.join(map(str, shape[:5]))}"

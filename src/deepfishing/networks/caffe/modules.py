@@ -31,23 +31,23 @@ class CaffeNet(nn.Module):
         self._inputs = tuple(inputs)
         # free outputs that are no longer needed, as a plain chain of modules does
         last_use: dict[int, int] = {}
-        for step, taken in enumerate(inputs):
-            last_use.update(dict.fromkeys(taken, step))
-        self._forget: list[list[int]] = [[] for _ in inputs]
+        for step, numbers in enumerate(inputs):
+            last_use.update(dict.fromkeys(numbers, step))
+        self._freed: list[list[int]] = [[] for _ in inputs]
         for value, step in last_use.items():
-            self._forget[step].append(value)
+            self._freed[step].append(value)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, 3, size, size) to class scores (N, classes)."""
         values = {0: images}
         for step, module in enumerate(self.children()):
-            taken = [values[v] for v in self._inputs[step]]
-            for v in self._forget[step]:
-                del values[v]
+            arguments = [values[number] for number in self._inputs[step]]
+            for number in self._freed[step]:
+                del values[number]
             if isinstance(module, nn.Linear):
                 # Caffe's inner product takes maps as they are
-                taken = [taken[0].flatten(1)]
-            values[step + 1] = module(*taken)
+                arguments = [arguments[0].flatten(1)]
+            values[step + 1] = module(*arguments)
         return values[len(self._inputs)].flatten(1)
 
 
@@ -87,26 +87,27 @@ class Pool(nn.Module):
         size = (x.shape[2], x.shape[3])
         out = self.output_size(size)
         # pixels that the last windows need beyond the image, as far as padding goes and further
-        beyond = [
-            max(
-                (out[i] - 1) * self.stride[i] + self.kernel[i] - size[i] - self.pad[i],
-                0,
-            )
-            for i in (0, 1)
-        ]
+        beyond = []
+        for i in (0, 1):
+            end = (out[i] - 1) * self.stride[i] + self.kernel[i] - self.pad[i]
+            beyond.append(max(end - size[i], 0))
         around = (self.pad[1], beyond[1], self.pad[0], beyond[0])
         if any(around):
-            x = functional.pad(x, around, value=0.0 if self.average else float("-inf"))
+            fill = float("-inf")
+            if self.average:
+                fill = 0.0
+            x = functional.pad(x, around, value=fill)
         if not self.average:
             return functional.max_pool2d(x, self.kernel, self.stride)
         means = functional.avg_pool2d(x, self.kernel, self.stride)
         if not any(beyond):
             return means
-        cut = [self._cut(i, size[i], out[i]).to(x) for i in (0, 1)]
-        return means * cut[0][:, None] * cut[1]
+        rows = self._correction(0, size[0], out[0]).to(x)
+        columns = self._correction(1, size[1], out[1]).to(x)
+        return means * rows[:, None] * columns
 
-    def _cut(self, axis: int, length: int, count: int) -> Tensor:
-        # kernel / (what of the window lies before the padded border)
+    def _correction(self, axis: int, length: int, count: int) -> Tensor:
+        """Return length of the kernel / length of each window inside the padded border."""
         start = torch.arange(count) * self.stride[axis] - self.pad[axis]
         end = (start + self.kernel[axis]).clamp(max=length + self.pad[axis])
         return self.kernel[axis] / (end - start)
@@ -124,12 +125,16 @@ class LocalResponseNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.size, self.alpha, self.beta, self.within = size, alpha, beta, within
-        self.k = 1.0 if within else k
+        self.k = k
+        if within:
+            self.k = 1.0
 
     def forward(self, a: Tensor) -> Tensor:
         """Normalise a (N, C, H, W)."""
         # squares of activations overflow float16 long before the activations do
-        wide = a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
+        wide = a
+        if a.dtype in (torch.float16, torch.bfloat16):
+            wide = a.float()
         square = wide * wide
         if self.within:
             mean = functional.avg_pool2d(
@@ -137,10 +142,9 @@ class LocalResponseNorm(nn.Module):
             )
         else:  # a band of ones as 1x1 convolution is several times faster than nn.LocalResponseNorm
             channel = torch.arange(a.shape[1], device=a.device)
-            near = (channel[:, None] - channel).abs() <= self.size // 2
-            mean = functional.conv2d(
-                square, (near.to(wide.dtype) / self.size)[:, :, None, None]
-            )
+            is_near = (channel[:, None] - channel).abs() <= self.size // 2
+            band = is_near.to(wide.dtype) / self.size
+            mean = functional.conv2d(square, band[:, :, None, None])
         return (wide * (self.k + self.alpha * mean) ** -self.beta).to(a.dtype)
 
 
@@ -150,13 +154,17 @@ class Scale(nn.Module):
     def __init__(self, channels: int, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
+        self.bias = None
+        if bias:
+            self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale x (N, C, ...)."""
         per_channel = (-1,) + (1,) * (x.ndim - 2)
         scaled = x * self.weight.view(per_channel)
-        return scaled if self.bias is None else scaled + self.bias.view(per_channel)
+        if self.bias is None:
+            return scaled
+        return scaled + self.bias.view(per_channel)
 
 
 class Join(nn.Module):
@@ -172,10 +180,7 @@ class Join(nn.Module):
 
 
 def weighted_sum(maps: Sequence[Tensor], coefficients: tuple[float, ...]) -> Tensor:
-    """Maps of the same shape, each times its coefficient, added from the first to the last."""
-    weighted = (
-        [c * m for c, m in zip(coefficients, maps, strict=True)]
-        if coefficients
-        else maps
-    )
-    return functools.reduce(torch.add, weighted)
+    """Add maps of the same shape, each times its coefficient, from the first to the last."""
+    if coefficients:
+        maps = [c * m for c, m in zip(coefficients, maps, strict=True)]
+    return functools.reduce(torch.add, maps)

@@ -27,16 +27,19 @@ MOVES = ("Identity", "Transpose")  # of constants
 
 
 class Graph:
-    """What is known of a file without an image.
+    """Nodes and constants of a file.
 
-    `makers` has the node that makes a tensor, `constants` the arrays by their names.
+    `makers` has the node that computes a tensor, `constants` the arrays by their names.
     """
 
     def __init__(self, model: Any) -> None:
         self.nodes = model.graph.node
-        self.makers = {name: node for node in self.nodes for name in node.output}
+        self.makers: dict[str, Any] = {}
+        self._uses: Counter[str] = Counter()
+        for node in self.nodes:
+            self.makers.update(dict.fromkeys(node.output, node))
+            self._uses.update(node.input)
         self.constants = _read_constants(model)
-        self._uses = Counter(name for node in self.nodes for name in node.input)
         self._constant_uses = _count_constant_uses(self.nodes, self.constants)
 
     def is_used_once(self, tensor: str) -> bool:
@@ -53,11 +56,11 @@ class Graph:
 
     def shares_weights(self, node: Any) -> bool:
         """Whether another node uses the weights, too: their gradient is more than this node's."""
-        weights = [name for name in node.input if name in self.constants]
-        return any(
-            self._constant_uses[name] > 1 and self.constants[name].ndim > 1
-            for name in weights
-        )
+        for name in node.input:
+            is_weight = name in self.constants and self.constants[name].ndim > 1
+            if is_weight and self._constant_uses[name] > 1:
+                return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -112,23 +115,26 @@ class _Step:
 
 
 def find_heads(model: Any) -> list[Head]:
-    """Return what makes the outputs that are class scores."""
+    """Return the heads of the outputs that are class scores."""
     graph = Graph(model)
     heads = [_find_head(graph, output.name) for output in model.graph.output]
-    with_layers = [head for head in heads if head.layers]
+    heads = [head for head in heads if head.layers]
     # an embedding that is an output, too, is no classifier
-    return [
-        head
-        for head in with_layers
-        if not any(head.output in other.below for other in with_layers)
-    ]
+    tensors_below: set[str] = set()
+    for head in heads:
+        tensors_below |= head.below
+    return [head for head in heads if head.output not in tensors_below]
 
 
 def _find_head(graph: Graph, output: str) -> Head:
     """Follow an output down as long as each step is known and has one input."""
+    end = ""
+    top = output
     last = graph.makers.get(output)
-    end = last.op_type if last is not None and last.op_type in ENDS else ""
-    tensor = top = last.input[0] if end and last is not None else output
+    if last is not None and last.op_type in ENDS:
+        end = last.op_type
+        top = last.input[0]
+    tensor = top
     head = Head(output, end)
     steps: list[_Step] = []
     while tensor == top or graph.is_used_once(tensor):
@@ -232,9 +238,14 @@ def _as_pointwise(attributes: dict[str, Any], W: Any, bias: Any) -> nn.Module | 
 
 def _as_clip(attributes: dict[str, Any], low: Any, high: Any) -> nn.Module:
     low, high = attributes.get("min", low), attributes.get("max", high)
-    low = -np.inf if low is None else float(low)
-    high = np.inf if high is None else float(high)
-    return nn.ReLU6() if (low, high) == (0, 6) else nn.Hardtanh(low, high)
+    if low is None:
+        low = -np.inf
+    if high is None:
+        high = np.inf
+    low, high = float(low), float(high)
+    if (low, high) == (0, 6):
+        return nn.ReLU6()
+    return nn.Hardtanh(low, high)
 
 
 def _as_pooling(attributes: dict[str, Any], axes: Any) -> nn.Module | None:
@@ -242,16 +253,22 @@ def _as_pooling(attributes: dict[str, Any], axes: Any) -> nn.Module | None:
     if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
         return None
     pool = nn.AdaptiveAvgPool2d(1)
-    return pool if attributes.get("keepdims", 1) else nn.Sequential(pool, nn.Flatten())
+    if attributes.get("keepdims", 1):
+        return pool
+    return nn.Sequential(pool, nn.Flatten())
 
 
 def _as_flatten(
     operator: str, attributes: dict[str, Any], shape: Any
 ) -> nn.Module | None:
-    """Return a flattening; whether that is all a node does is found by running the head."""
+    """Return a flattening; running the head shows whether the node does nothing else."""
     if operator == "Flatten":
-        return nn.Flatten() if attributes.get("axis", 1) == 1 else None
-    return nn.Flatten() if shape is not None and shape.shape == (2,) else None
+        is_flattening = attributes.get("axis", 1) == 1
+    else:
+        is_flattening = shape is not None and shape.shape == (2,)
+    if is_flattening:
+        return nn.Flatten()
+    return None
 
 
 def _as_activation(operator: str, attributes: dict[str, Any]) -> nn.Module | None:
@@ -268,12 +285,16 @@ def _as_activation(operator: str, attributes: dict[str, Any]) -> nn.Module | Non
         "Identity": nn.Identity,
         "Dropout": nn.Identity,
     }
-    return makers[operator]() if operator in makers else None
+    make = makers.get(operator)
+    if make is None:
+        return None
+    return make()
 
 
 def _make_layer(make: Callable[..., Any], W: Any, bias: Any) -> nn.Module | None:
     """Return a layer with weights W (D, d, ...); None where the bias is not one of outputs."""
-    bias = np.zeros(1) if bias is None else bias
+    if bias is None:
+        bias = np.zeros(1)
     if bias.size not in (1, len(W)):
         return None
     layer: nn.Module = make(W.shape[1], W.shape[0], device="meta")
@@ -284,7 +305,7 @@ def _make_layer(make: Callable[..., Any], W: Any, bias: Any) -> nn.Module | None
 
 
 def _read_constants(model: Any) -> dict[str, Any]:
-    """Return what is known without an image: initialisers, constants, and those transposed."""
+    """Return the arrays of a file: initialisers, constants, and those transposed."""
     read = package("onnx").numpy_helper.to_array
     constants = {tensor.name: read(tensor) for tensor in model.graph.initializer}
     for node in model.graph.node:
@@ -294,7 +315,9 @@ def _read_constants(model: Any) -> dict[str, Any]:
         elif node.op_type in MOVES and node.input[0] in constants:
             value = constants[node.input[0]]
             if node.op_type == "Transpose":
-                order = list(attributes["perm"].ints) if "perm" in attributes else None
+                order = None
+                if "perm" in attributes:
+                    order = list(attributes["perm"].ints)
                 value = value.transpose(order)
             constants[node.output[0]] = value
     return constants
