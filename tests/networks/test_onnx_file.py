@@ -311,7 +311,7 @@ def test_what_has_no_head_is_refused_in_one_line(tmp_path):
         load_network(str(good), dtype="float64", preprocess="imagenet")
     with pytest.raises(OptionError, match="brings its own weights"):
         load_network(str(good), good)
-    with pytest.raises(OptionError, match="preprocess goes with an"):
+    with pytest.raises(OptionError, match="preprocess goes with a"):
         load_network("vgg16", preprocess="imagenet")
 
 

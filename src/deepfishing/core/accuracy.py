@@ -44,7 +44,7 @@ def has_one_class(labels: Array) -> bool:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often the right class has the highest score, in percent, with intervals of 95 percent."""
+    """Shares of images whose class has the highest score, in percent, with intervals of 95 %."""
 
     top1: float  # over all images; of equal scores the first class counts
     balanced: float  # mean over the classes of the share of their images that are right

@@ -108,7 +108,7 @@ class Factor:
 
     @property
     def note(self) -> str:
-        """How positions are aggregated, as written after `@`; empty if they are pooled."""
+        """Aggregation of positions, as written after `@`; empty if they are pooled."""
         if isinstance(self.positions, tuple):
             m1, m2 = self.positions
             return f"{m1}x{m2}"

@@ -89,7 +89,7 @@ class Definition:
 
     name: str  # the key in `results.jsonl`
     label: str  # as tables and axes show it
-    help: str  # what it is, as the report and docs/notation.md say it
+    help: str  # description in the report and in docs/notation.md
     ap: Callable[[Ranking], Array]  # in percent, (draws,)
     official_for: tuple[str, ...] = ()  # data sets whose own definition it is
 

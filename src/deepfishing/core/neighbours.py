@@ -65,7 +65,7 @@ class Neighbours:
         return numbers, weights
 
     def find_with_own_row(self, x: Array, n: int) -> tuple[Array, Array, Array]:
-        """As `find`, and the row (m,) of each photo in the pool; -1 if it is not in it."""
+        """Return the result of `find`, and the row (m,) of each photo in the pool, or -1."""
         x = np.asarray(x)
         if x.ndim != 2 or x.shape[1] != self.vectors.shape[1]:
             raise FeatureError(

@@ -60,7 +60,7 @@ class RankOne:
         return len(self.x)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Array:
-        """Refuse: an array would be built of all the numbers that the factors stand for."""
+        """Refuse: an array would hold all numbers of the gradients, which are never built."""
         raise FeatureError(
             "gradients are not one array: take their factors .x and .delta, or .dense() for all "
             f"{self.shape} numbers, or deepfishing.estimators.Project for vectors"

@@ -133,7 +133,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> Difference | No
 
 
 def mean_interval(values: Sequence[float]) -> Interval | None:
-    """Where the mean of endlessly many such values lies, by Student's t; None for one or none."""
+    """Return Student's interval of the mean of such values; None for one value or none."""
     from scipy.stats import t as student  # takes a while to import
 
     if len(values) < 2:
@@ -237,7 +237,7 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Difference:
-    """The paired bootstrap: mAP of row a minus that of row b, on the same draws of images."""
+    """Return the paired bootstrap of mAP, row a minus row b, on the same draws of images."""
     names = [
         str(column) for column in range(np.shape(labels)[-1] if np.ndim(labels) else 0)
     ]
@@ -252,7 +252,7 @@ def compare(
 
 
 def difference(measured: float, draws: Array) -> Difference:
-    """A measured difference with its interval, from the same difference on each draw.
+    """Return a measured difference with its interval, from the same difference on each draw.
 
     `compare` for many rows: each one's draws are computed once.
     """
@@ -323,7 +323,7 @@ class _Ranked:
 
 
 def indicator(group: Array, chosen: Array, groups: int) -> csr_array:
-    """Which of n images are in which group: sparse (groups, n), 1 for a chosen image in its own."""
+    """Return a sparse matrix (groups, n), 1 for each chosen image in its group."""
     images = np.flatnonzero(chosen)
     ones = np.ones(len(images))
     return csr_array((ones, (group[images], images)), shape=(groups, len(group)))

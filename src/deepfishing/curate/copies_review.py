@@ -1,4 +1,4 @@
-"""Which copies may go: verified groups of a store, decisions about them, and the list to act on.
+"""Review of copies: verified groups of a store, decisions about them, and the deletion list.
 
 `find_copies` keeps the groups of `find_twins` beside the store. `Review` joins them with decisions,
 which go to an append-only log, so that several people and tabs do not lose each other's. By default
@@ -95,10 +95,7 @@ def find_copies(store: Store, progress: Progress = silent) -> int:
     facts = {
         "format": FORMAT,
         "images": len(photos.collection),
-        "groups": [
-            {"why": group.why, "copies": [asdict(copy) for copy in group.copies]}
-            for group in groups
-        ],
+        "groups": [asdict(group) for group in groups],
     }
     write_side(store.folder, NAME, facts, {})
     return len(groups)
@@ -110,17 +107,22 @@ def work(folder: Path, options: dict[str, Any], progress: Progress) -> dict[str,
 
 
 def _described(photos: Searcher, twins: Twins) -> list[CopyGroup]:
+    """Return the groups with the content hash of each photo."""
     collection, keys = photos.collection, photos.contents.keys
     groups = []
     for group in twins.groups:
         copies = []
         for photo in (group.keep, *group.others):
             row = collection.row_of(photo.id)
-            sha256 = str(keys[int(collection.content[row])]) if row is not None else ""
+            path = photo.path
+            sha256 = ""
+            if row is not None:
+                path = collection[row].path
+                sha256 = str(keys[int(collection.content[row])])
             copies.append(
                 Copy(
                     photo.id,
-                    collection[row].path if row is not None else photo.path,
+                    path,
                     sha256,
                     photo.width,
                     photo.height,
@@ -150,23 +152,21 @@ class Review:
         self.reload()
 
     def reload(self) -> None:
-        """Read the groups that were found last."""
-        found = read_side(self.folder, NAME)
+        """Read the groups on disk."""
+        stored = read_side(self.folder, NAME)
         groups: list[CopyGroup] = []
+        group_of: dict[str, int] = {}
         images = None
-        if found is not None and found[0].get("format") == FORMAT:
+        if stored is not None and stored[0].get("format") == FORMAT:
             with contextlib.suppress(LookupError, TypeError, ValueError):
-                for group in found[0]["groups"]:
+                for number, group in enumerate(stored[0]["groups"]):
                     copies = tuple(Copy(**copy) for copy in group["copies"])
                     groups.append(CopyGroup(str(group["why"]), copies))
-                images = int(found[0]["images"])
+                    group_of.update((copy.id, number) for copy in copies)
+                images = int(stored[0]["images"])
         with self._lock:
             self._groups = tuple(groups)
-            self._group_of = {
-                copy.id: number
-                for number, group in enumerate(groups)
-                for copy in group.copies
-            }
+            self._group_of = group_of
             self.images = images
 
     @property
@@ -184,8 +184,10 @@ class Review:
 
     def is_aside(self, copy: Copy) -> bool:
         """Whether a photo is set aside."""
-        decided = self.decisions.of(copy.id, copy.sha256)
-        return copy.by_default if decided is None else decided
+        decision = self.decisions.of(copy.id, copy.sha256)
+        if decision is None:
+            return copy.by_default
+        return decision
 
     def aside(self, group: CopyGroup) -> list[Copy]:
         """Return the photos of a group that are set aside."""
@@ -219,25 +221,24 @@ class Review:
     def partner(
         self, group: CopyGroup, copy: Copy, state: dict[str, bool]
     ) -> Copy | None:
-        """Return a photo that is kept and of which this one is a verified copy; None if none is.
+        """Return a verified copy of this photo that is not set aside, or None.
 
         A mirrored photo has none. Only against the first of the group may the copy show less than
-        the one that is kept, since people see these two side by side.
+        the one that stays, since people see these two side by side.
         """
         if copy.kind == MIRRORED:
             return None
         first = group.copies[0]
-        kept = [
-            other
-            for other in group.copies
-            if not state[other.id] and other.id != copy.id
-        ]
-        if first in kept:
+        staying = []
+        for other in group.copies:
+            if not state[other.id] and other.id != copy.id:
+                staying.append(other)
+        if first in staying:
             return first
         if copy is first:
-            near = [other for other in kept if other.kind in LISTED_KINDS]
-            return near[0] if near else None
-        for other in kept[:MAX_GROUP]:
+            verified = (other for other in staying if other.kind in LISTED_KINDS)
+            return next(verified, None)
+        for other in staying[:MAX_GROUP]:
             if self._are_copies(copy, other):
                 return other
         return None
@@ -248,20 +249,21 @@ class Review:
             return True
         pair = min(a.sha256, b.sha256), max(a.sha256, b.sha256)
         if pair not in self._pairs:
-            contents = [
-                find_again(self.folder, copy.path, copy.sha256)[1] for copy in (a, b)
-            ]
-            pictures = [self.picture(copy) for copy in (a, b)]
-            if any(content is None or has_more(content) for content in contents):
-                return False  # gone, or of more than one frame, which are not compared
-            if any(picture is None for picture in pictures):
+            for copy in (a, b):
+                _, content = find_again(self.folder, copy.path, copy.sha256)
+                if content is None or has_more(content):
+                    return (
+                        False  # missing, or with several frames, which are not compared
+                    )
+            picture_a, picture_b = self.picture(a), self.picture(b)
+            if picture_a is None or picture_b is None:
                 return False
-            likeness = compare_pictures(*(picture for picture in pictures if picture))
+            likeness = compare_pictures(picture_a, picture_b)
             self._pairs[pair] = likeness is not None and likeness.kind in LISTED_KINDS
         return self._pairs[pair]
 
     def picture(self, copy: Copy, draft: int = 0) -> Image.Image | None:
-        """The picture of a photo, upright, if its file is as it was."""
+        """Return the picture of a photo, upright; None if its file is missing or has changed."""
         _, content = find_again(self.folder, copy.path, copy.sha256)
         if content is None:
             return None
@@ -296,22 +298,20 @@ class Review:
         return listed, refused
 
     def _place(self, copy: Copy) -> str | None:
-        """The real path of a photo, if it is a file with the content that was compared."""
+        """Return the real path of a photo, if it is a file with the content that was compared."""
         place, content = find_again(self.folder, copy.path, copy.sha256)
         if content is None or not isinstance(place, Path):
             return None
         return os.path.realpath(place)
 
     def difference(self, a: str, b: str) -> bytes:
-        """Return a JPEG of how two photos of a group differ, laid over each other."""
-        group = self.group_of(a)
-        copies = [
-            next((c for c in group.copies if c.id == id_), None) for id_ in (a, b)
-        ]
-        pictures = [
-            self.picture(copy, DIFFERENCE_SIDE) if copy else None for copy in copies
-        ]
-        first, second = pictures
+        """Return a JPEG of the difference of two photos of a group, aligned."""
+        pictures = []
+        for copy in self.group_of(a).copies:
+            if copy.id in (a, b):
+                pictures.append((copy.id, self.picture(copy, DIFFERENCE_SIDE)))
+        by_id = dict(pictures)
+        first, second = by_id.get(a), by_id.get(b)
         if first is None or second is None:
             raise ImageError(
                 "a photo is gone or has changed since its copies were found"
@@ -320,43 +320,41 @@ class Review:
 
 
 def _difference(a: Image.Image, b: Image.Image) -> bytes:
-    """Grey levels by which b differs from a, amplified, where both show something."""
-    found = align(thumbnail(a)[None], thumbnail(b)[None])
+    """Return a JPEG of |a - b|, amplified, where both pictures overlap."""
+    alignment = align(thumbnail(a)[None], thumbnail(b)[None])
     a.thumbnail((DIFFERENCE_SIDE, DIFFERENCE_SIDE))
-    if found.mirrored[0]:
+    if alignment.mirrored[0]:
         b = b.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    scale_x, shift_x, scale_y, shift_y = found.warp[0].tolist()
-    moved = (
-        max(abs(scale_x - 1), abs(shift_x), abs(scale_y - 1), abs(shift_y)) > ALIGNED
+    aligned, overlap = _align(b, alignment.warp[0].tolist(), a.size)
+    difference = np.asarray(a, dtype=np.int16) - np.asarray(aligned, dtype=np.int16)
+    amplified = np.minimum(np.abs(difference).max(axis=2) * AMPLIFIED, 255)
+    levels: Array = np.where(overlap, amplified, 0).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(levels).save(file, "JPEG", quality=85)
+    return file.getvalue()
+
+
+def _align(
+    b: Image.Image, warp: Sequence[float], size: tuple[int, int]
+) -> tuple[Image.Image, Array]:
+    """Return a picture warped to the coordinates of another one, and where it has pixels."""
+    scale_x, shift_x, scale_y, shift_y = warp
+    distances = (abs(scale_x - 1), abs(shift_x), abs(scale_y - 1), abs(shift_y))
+    if max(distances) <= ALIGNED:
+        resized = b.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+        return resized, np.ones((size[1], size[0]), dtype=bool)
+    # a's coordinates x in [-1, 1] are read at scale x + shift of b's
+    half_x, half_y = b.width / 2, b.height / 2
+    box = (
+        (1 - scale_x + shift_x) * half_x,
+        (1 - scale_y + shift_y) * half_y,
+        (1 + scale_x + shift_x) * half_x,
+        (1 + scale_y + shift_y) * half_y,
     )
-    if moved:
-        # a's coordinates x in [-1, 1] are read at scale x + shift of b's
-        half_x, half_y = b.width / 2, b.height / 2
-        box = (
-            (1 - scale_x + shift_x) * half_x,
-            (1 - scale_y + shift_y) * half_y,
-            (1 + scale_x + shift_x) * half_x,
-            (1 + scale_y + shift_y) * half_y,
-        )
-        over = b.transform(
-            a.size, Image.Transform.EXTENT, box, Image.Resampling.BICUBIC
-        )
-        inside = Image.new("L", b.size, 255).transform(
-            a.size, Image.Transform.EXTENT, box
-        )
-        shown = np.asarray(inside) > 0
-    else:
-        over = b.resize(a.size, Image.Resampling.LANCZOS, reducing_gap=3.0)
-        shown = np.ones((a.height, a.width), dtype=bool)
-    gap = np.abs(np.asarray(a, dtype=np.int16) - np.asarray(over, dtype=np.int16)).max(
-        axis=2
-    )
-    levels: Array = np.where(shown, np.minimum(gap * AMPLIFIED, 255), 0).astype(
-        np.uint8
-    )
-    made = io.BytesIO()
-    Image.fromarray(levels).save(made, "JPEG", quality=85)
-    return made.getvalue()
+    extent = Image.Transform.EXTENT
+    warped = b.transform(size, extent, box, Image.Resampling.BICUBIC)
+    white = Image.new("L", b.size, 255)
+    return warped, np.asarray(white.transform(size, extent, box)) > 0
 
 
 class Decisions:
@@ -386,9 +384,11 @@ class Decisions:
         self, id_: str, sha256: str, aside: bool | None, author: str | None = None
     ) -> None:
         """Write a decision; it is on disk when this returns."""
+        if author is None:
+            author = _user()
         document = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "author": _user() if author is None else author,
+            "author": author,
             "id": id_,
             "sha256": sha256,
             "aside": aside,
@@ -414,7 +414,7 @@ class Decisions:
             self._read()
 
     def _read(self) -> None:
-        """Read the lines that were added since."""
+        """Read the lines that were added since the last call."""
         try:
             size = check_regular(self.path).st_size
         except FileNotFoundError:
@@ -440,9 +440,8 @@ class Decisions:
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
             document = json.loads(line)
             if is_intact(document) and document["aside"] in (True, False, None):
-                self._current[str(document["id"]), str(document["sha256"])] = document[
-                    "aside"
-                ]
+                key = str(document["id"]), str(document["sha256"])
+                self._current[key] = document["aside"]
                 return
         raise StoreError(
             f"the log of decisions is damaged: {self.path}; put a copy of the file back, or delete "
@@ -453,19 +452,17 @@ class Decisions:
 def as_text(listed: Sequence[Listed], form: str) -> tuple[bytes, int]:
     """Return the list as tab-separated lines, NUL-separated paths or CSV, and how many it lacks.
 
-    Lines cannot have names with a tab or a line break; CSV and NUL can.
+    Names with a tab or a line break are left out of lines; CSV and NUL have them.
     """
     if form == "nul":
-        return b"".join(_bytes(one.path) + b"\0" for one in listed), 0
+        return b"".join(_bytes(photo.path) + b"\0" for photo in listed), 0
     if form == "csv":
         return _csv(listed), 0
-    plain = [
-        one for one in listed if not any(c in one.path + one.keep for c in "\t\r\n")
-    ]
-    lines = [
-        b"\t".join(map(_bytes, (one.path, one.kind, one.keep))) + b"\n" for one in plain
-    ]
-    return b"".join(lines), len(listed) - len(plain)
+    lines = []
+    for photo in listed:
+        if not set("\t\r\n").intersection(photo.path + photo.keep):
+            lines.append(f"{photo.path}\t{photo.kind}\t{photo.keep}\n")
+    return _bytes("".join(lines)), len(listed) - len(lines)
 
 
 def _csv(listed: Sequence[Listed]) -> bytes:

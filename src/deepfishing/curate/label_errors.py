@@ -31,13 +31,13 @@ FOLDS = 5
 MIN_GROUPS = 2  # of copies and similar scenes that a class must have to be doubted
 NEIGHBOURS, VOTE = 10, 0.5  # benchmarks/CURATION.md has the measurement
 KERNEL_IMAGES = 6000
-AMONG = 20_000  # photos, drawn if there are more, among which neighbours are looked for
+MAX_NEIGHBOURHOOD = 20_000  # photos, drawn at random, in which neighbours are searched
 BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """A label to look at again; `doubt` is by how much the scores speak against it, above 0."""
+    """A label to review; `doubt` is the margin by which the scores contradict it, above 0."""
 
     id: str
     path: str
@@ -55,11 +55,11 @@ def label_scores(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Array:
-    """How much speaks for each class, (n, C), without looking at the photo's own labels.
+    """Return the score of each class (n, C), computed without the labels of the photo itself.
 
     Photos of one group (copies and similar scenes, of `similar_groups`) are held out together and
     have no vote for each other; by default each photo is a group. A class that has a single group
-    of photos, or lacks one, has NaN for all photos: nothing is known of it without them.
+    of photos, or lacks one, has NaN for all photos: it cannot be predicted without them.
     """
     on_kernel = len(features) <= KERNEL_IMAGES
     if not on_kernel and not isinstance(features, np.ndarray):
@@ -69,11 +69,11 @@ def label_scores(
     scores = np.zeros(labels.shape)
     for fold, (train, held) in enumerate(folds):
         progress("classifiers", fold, FOLDS)
-        known: Any = features[train]
+        examples: Any = features[train]
         if on_kernel:
-            svm: Any = train_svm(known, labels[train], class_weight="balanced")
+            svm: Any = train_svm(examples, labels[train], class_weight="balanced")
         else:
-            svm = train_linear(known, labels[train])
+            svm = train_linear(examples, labels[train])
         scores[held] = svm.decision_function(features[held])
     progress("classifiers", FOLDS, FOLDS)
     if neighbours:
@@ -89,9 +89,9 @@ def neighbour_votes(
     groups: Array | None = None,
     progress: Progress = silent,
 ) -> Array:
-    """The mean label (n, C) of each image's nearest ones, those of its own group left out."""
+    """Return the mean label (n, C) of each image's nearest ones outside its group."""
     groups = check_groups(groups, len(labels))
-    among = sample(len(labels), AMONG)
+    among = sample(len(labels), MAX_NEIGHBOURHOOD)
     others = features[among]
     votes = np.zeros(labels.shape)
     for start in range(0, len(labels), BLOCK_ROWS):
@@ -105,7 +105,7 @@ def neighbour_votes(
 
 
 def _mean_label_of_nearest(K: Array, labels: Array) -> Array:
-    """The mean of labels (m, C) over the nearest of each row of K (n, m); -inf does not count."""
+    """Return the mean of labels (m, C) over the nearest of each row of K (n, m), without -inf."""
     k = min(NEIGHBOURS, K.shape[1])
     nearest, similarity = nearest_columns(K, k)
     counts = np.isfinite(similarity)
@@ -115,27 +115,43 @@ def _mean_label_of_nearest(K: Array, labels: Array) -> Array:
 
 
 def doubted(labels: Array, scores: Array) -> list[tuple[int, int, float]]:
-    """Image, class and doubt of every label that its scores contradict, the largest doubt first.
+    """Return image, class and doubt of every label that its scores contradict, sorted by doubt.
 
-    With one class per image the class is the one that it would get, and the doubt is how far that
-    is above the given one; with several, it is the class that is doubted, shown or not. A class
-    whose scores are NaN is neither doubted nor suggested.
+    With one class per image the class is the suggested one, and the doubt is its margin over the
+    given one; with several, it is the class whose label is doubted. A class whose scores are NaN is
+    neither doubted nor suggested.
     """
     if has_one_class(labels):
         rows = np.arange(len(labels))
-        columns = np.where((labels == 1) | np.isnan(scores), -np.inf, scores).argmax(
-            axis=1
-        )
+        is_excluded = (labels == 1) | np.isnan(scores)
+        columns = np.where(is_excluded, -np.inf, scores).argmax(axis=1)
         doubt = scores[rows, columns] - scores[rows, labels.argmax(axis=1)]
     else:
         rows, columns = np.nonzero(labels)
         doubt = (-labels * scores)[rows, columns]
-    order = [at for at in np.argsort(-doubt, kind="stable") if doubt[at] > 0]
-    return [(int(rows[at]), int(columns[at]), float(doubt[at])) for at in order]
+    contradicted = []
+    for number in np.argsort(-doubt, kind="stable"):
+        if doubt[number] > 0:
+            image, column = int(rows[number]), int(columns[number])
+            contradicted.append((image, column, float(doubt[number])))
+    return contradicted
 
 
-def _groups(photos: Searcher, numbers: Array) -> Array:
-    """Groups of photos by their content and the features of the store."""
+def features_or_vectors(
+    photos: Searcher, numbers: Array, progress: Progress
+) -> Comparable:
+    """Return the features of photos, or short vectors of more than `KERNEL_IMAGES`."""
+    if len(numbers) <= KERNEL_IMAGES:
+        return photos.features.of(numbers)
+
+    def read(rows: Array) -> Comparable:
+        return photos.features.of(numbers[rows])
+
+    return short_vectors(read, len(numbers), progress)
+
+
+def groups_of_photos(photos: Searcher, numbers: Array) -> Array:
+    """Return the groups of photos by their content and the features of the store."""
     contents, columns = photos.features.contents, photos.features.recipe.columns
 
     def read(rows: Array) -> dict[str, Array]:
@@ -152,34 +168,37 @@ def doubtful_labels(
     seed: int = 0,
     progress: Progress = silent,
 ) -> tuple[list[Doubt], int]:
-    """Labels of a store's photos to look at again, and how many photos were looked at.
+    """Return the doubtful labels of a store, and how many photos have labels.
 
-    Photos from `open_photos`; `source` and `split` say where the labels are, see `read_labels`.
+    `photos` are from `open_photos`; for `source` and `split` see `read_labels`.
     """
     pictures = [photos.collection[row] for row in range(len(photos.collection))]
     labelled = read_labels(pictures, source, split)
-    known, labels = labelled.of(pictures)
+    labelled_pictures, labels = labelled.of(pictures)
     positive = (labels == 1).sum(axis=0)
     if ((positive > 1) & (positive < len(labels))).sum() == 0:
         raise DatasetError(
             "labels can be doubted where a class has two photos and another has one, got "
-            f"{len(known)} with labels in {photos.store.folder}; label more"
+            f"{len(labelled_pictures)} with labels in {photos.store.folder}; label more"
         )
-    is_known = [picture.id in labelled.rows for picture in pictures]
-    numbers = photos.collection.content[is_known]
-    if len(known) <= KERNEL_IMAGES:
-        features = photos.features.of(numbers)
-    else:
-        features = short_vectors(
-            lambda at: photos.features.of(numbers[at]), len(known), progress
-        )
-    groups = _groups(photos, numbers)
+    is_labelled = [picture.id in labelled.rows for picture in pictures]
+    numbers = photos.collection.content[is_labelled]
+    features = features_or_vectors(photos, numbers, progress)
+    groups = groups_of_photos(photos, numbers)
     scores = label_scores(features, labels, groups=groups, seed=seed, progress=progress)
-    classes, has_one, found = np.array(labelled.classes), has_one_class(labels), []
+    classes = np.array(labelled.classes)
+    has_one = has_one_class(labels)
+    doubts = []
     for row, column, doubt in doubted(labels, scores):
         given = labels[row]
-        to = np.full_like(given, -1) if has_one else given.copy()
-        to[column] = -given[column]
-        before, after = (tuple(classes[which == 1].tolist()) for which in (given, to))
-        found.append(Doubt(known[row].id, known[row].path, before, after, doubt))
-    return found, len(known)
+        suggested = given.copy()
+        if has_one:
+            suggested[:] = -1
+        suggested[column] = -given[column]
+        picture = labelled_pictures[row]
+        given_names = tuple(classes[given == 1].tolist())
+        suggested_names = tuple(classes[suggested == 1].tolist())
+        doubts.append(
+            Doubt(picture.id, picture.path, given_names, suggested_names, doubt)
+        )
+    return doubts, len(labelled_pictures)

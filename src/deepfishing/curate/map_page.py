@@ -35,7 +35,7 @@ MARGIN = 0.05  # around the dots, as the style has it
 
 @dataclass(frozen=True)
 class Cluster:
-    """Photos that lie together: name, how many contents, where, and the number of a typical one."""
+    """Photos that are close together: name, count, place, and the number of a typical one."""
 
     name: str
     photos: int
@@ -97,7 +97,7 @@ def make_map(
 def write_map(path: Path, found: Map, photos: Searcher) -> int:
     """Write the map as one HTML file without scripts; how many typical photos are gone.
 
-    Dots are one picture, and on it lies the typical photo of each cluster with its name.
+    Dots are one picture; the typical photo of each cluster is on top, with its name.
     """
     # takes a while to load
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

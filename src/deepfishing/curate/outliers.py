@@ -1,4 +1,4 @@
-"""Unusual photos, and photos that the network is not sure of.
+"""Unusual photos, and photos for which the network is uncertain.
 
 Each content has a score by one of `SCORES`, which have their names from the literature; higher is
 more unusual. All scores are computed from stored factors: a store keeps vectors with their lengths,
@@ -26,11 +26,13 @@ from deepfishing.util.progress import Progress, silent
 
 BLOCK_ROWS = 4096
 X, Y, P, DELTA = f"x{TOP - 1}", f"y{TOP}", f"x{TOP}", f"delta{TOP}"
-# The first of these that a store has, and which neighbour's distance counts: beyond as many odd
-# ones as may be of a kind, which are each other's neighbours: benchmarks/CURATION.md.
+# The first of these that a store has.
 RECIPES = (X, *DEFAULTS)
-LEAST_K, MOST_K, SHARE_K = 10, 50, 20
-COMPARED = 64  # contents by which the scores of the network are compared with y8
+# Rank of the neighbour whose distance is the score: a share of the photos, within limits. It must
+# be above the number of odd photos of one kind, which are each other's neighbours
+# (benchmarks/CURATION.md).
+MIN_K, MAX_K, SHARE_K = 10, 50, 20
+MAX_COMPARED = 64  # contents on which stored scores are compared with y8
 
 
 def _flat(values: Array) -> Array:
@@ -43,7 +45,7 @@ def _l1_norm(values: Array) -> Array:
 
 
 DEFAULT = "knn"
-# name -> the factors that the score is made of, and how; knn is made of the nearest photos
+# name -> the factors of a score, and the function of them; knn uses the nearest photos instead
 SCORES: Mapping[str, tuple[tuple[str, ...], Callable[..., Array] | None]] = {
     # distance to the k-th nearest photo under the recipe (Sun 2022)
     DEFAULT: ((), None),
@@ -60,7 +62,7 @@ SCORES: Mapping[str, tuple[tuple[str, ...], Callable[..., Array] | None]] = {
 
 @dataclass(frozen=True)
 class OddPhoto:
-    """A photo and how odd it is."""
+    """A photo and its score."""
 
     id: str
     path: str
@@ -74,12 +76,15 @@ def odd_photos(
     k: int | None = None,
     progress: Progress = silent,
 ) -> list[OddPhoto]:
-    """All photos of a store, the oddest first; see `oddness`."""
-    odd = oddness(photos, score, k=k, progress=progress)[photos.collection.content]
-    table = photos.collection.table
-    ids, paths = (table.column(name).to_pylist() for name in ("id", "path"))
-    order = np.argsort(-odd, kind="stable").tolist()
-    return [OddPhoto(ids[row], paths[row], round(float(odd[row]), 6)) for row in order]
+    """Return all photos of a store, the oddest first; see `oddness`."""
+    of_contents = oddness(photos, score, k=k, progress=progress)
+    odd = of_contents[photos.collection.content]
+    ids = photos.collection.table.column("id").to_pylist()
+    paths = photos.collection.table.column("path").to_pylist()
+    ranking = []
+    for row in np.argsort(-odd, kind="stable").tolist():
+        ranking.append(OddPhoto(ids[row], paths[row], round(float(odd[row]), 6)))
+    return ranking
 
 
 def oddness(
@@ -89,83 +94,88 @@ def oddness(
     k: int | None = None,
     progress: Progress = silent,
 ) -> Array:
-    """How odd each content of a store is, (n,), by one of `SCORES`; recipe and k are for `knn`.
+    """Return the oddness of each content of a store (n,), by one of `SCORES`.
 
-    k says which neighbour's distance counts: by default a twentieth of the photos, from 10 to 50.
+    For `knn`, k is the rank of the neighbour whose distance is the score: by default a twentieth of
+    the photos, from 10 to 50.
     """
     check_choice("score", score, SCORES)
     if k is None:
-        k = min(max(len(photos.contents) // SHARE_K, LEAST_K), MOST_K)
+        k = min(max(len(photos.contents) // SHARE_K, MIN_K), MAX_K)
     if k < 1:
         raise OptionError(f"k must be at least 1, got {k}")
-    factors, made_of = SCORES[score]
-    if made_of is None:
+    factors, compute = SCORES[score]
+    if compute is None:
         near = nearest(photos, k, progress=progress).kernel
         last = np.where(np.isfinite(near), near, 1.0).min(axis=1, initial=1.0)
         # of features of norm 1: |a - b|^2 = 2 - 2 K(a, b)
         distance: Array = np.sqrt(np.maximum(2 - 2 * last, 0))
         return distance
     store = photos.store
-    if lacking := [name for name in factors if not _sources(store, name)]:
+    lacking = [name for name in factors if not _sources(store, name)]
+    if lacking:
         if Y in lacking and Y in store.factors():
             raise StoreError(
                 f"{score} needs the scores of a softmax, got {store.folder}, whose network has "
                 f"other scores than {Y}; take another --score, such as {DEFAULT}"
             )
-        wanted = f"dW{TOP}" if DELTA in lacking else ",".join(lacking)
+        features = ",".join(lacking)
+        if DELTA in lacking:
+            features = f"dW{TOP}"
         raise StoreError(
             f"{score} needs {' and '.join(lacking)} of a softmax, which {store.folder} lacks; add "
-            f"with `deepfish extract IMAGES {store.folder} --features {wanted}`, or take another "
+            f"with `deepfish extract IMAGES {store.folder} --features {features}`, or take another "
             "--score"
         )
     blocks = read_blocks(store, photos.contents.keys, factors, progress)
-    return np.concatenate([made_of(*arrays) for _, arrays in blocks])
+    return np.concatenate([compute(*arrays) for _, arrays in blocks])
 
 
 def read_blocks(
     store: Store, keys: pa.Array, factors: Sequence[str], progress: Progress = silent
 ) -> Iterator[tuple[Array, list[Array]]]:
-    """Numbers of the keys and their factors with the lengths that they had, a block at a time.
+    """Yield numbers of the keys and their factors, not normalised, a block at a time.
 
-    The probabilities x8 are made of y8 or delta8 where they are not stored; nothing is yielded if a
-    factor cannot be had.
+    The probabilities x8 are computed from y8 or delta8 where they are not stored. Nothing is
+    yielded if the store lacks a factor and its sources.
     """
     sources = {name: _sources(store, name) for name in factors}
-    for start in range(0, len(keys) if all(sources.values()) else 0, BLOCK_ROWS):
-        some = keys[start : start + BLOCK_ROWS].to_pylist()
+    if not all(sources.values()):
+        return
+    for start in range(0, len(keys), BLOCK_ROWS):
+        block = keys[start : start + BLOCK_ROWS].to_pylist()
         arrays = []
         for name, (source, *_) in sources.items():
-            values = store.read(some, source)
+            values = store.read(block, source)
             if name == P and source == Y:
                 values = softmax(values, axis=1)
             elif name == P and source == DELTA:
                 # (sigma - 1/C) / tau, so probabilities at tau
                 values = values * store.settings["tau"] + 1 / values.shape[1]
             arrays.append(values)
-        yield np.arange(start, start + len(some)), arrays
-        progress("reading", start + len(some), len(keys))
+        yield np.arange(start, start + len(block)), arrays
+        progress("reading", start + len(block), len(keys))
 
 
 def _sources(store: Store, name: str) -> list[str]:
-    """The stored factors that one can be made of, the best first."""
+    """Return the stored factors that a factor can be computed from, the best first."""
     settings = store.settings
-    usual = settings.get("head", "softmax") == "softmax"
-    uniform = (
-        usual and settings.get("label", "uniform") == "uniform" and "tau" in settings
-    )
-    may = {
-        X: [X],
-        Y: [Y] * usual,
-        P: [P, Y] * usual + [DELTA] * uniform,
-        DELTA: [DELTA] * uniform,
-    }
-    if (
-        (Y in may[name] or DELTA in may[name])
-        and name != DELTA
-        and not _scores_are_y8(store)
-    ):
-        may |= {Y: [], P: [P] * usual}
-    return [one for one in may[name] if one in store.factors()]
+    if name == X:
+        candidates = [X]
+    elif settings.get("head", "softmax") != "softmax":
+        candidates = []
+    else:
+        is_uniform = settings.get("label", "uniform") == "uniform"
+        deltas = [DELTA] if is_uniform and "tau" in settings else []
+        if name == DELTA:
+            candidates = deltas
+        elif name == P:
+            candidates = [P]
+            if _scores_are_y8(store):
+                candidates += [Y, *deltas]
+        else:
+            candidates = [Y] if _scores_are_y8(store) else []
+    return [factor for factor in candidates if factor in store.factors()]
 
 
 def _scores_are_y8(store: Store) -> bool:
@@ -178,7 +188,7 @@ def _scores_are_y8(store: Store) -> bool:
     if Y not in held:
         return not settings.get("scores")
     for name in (P, DELTA):
-        keys = sorted(store.shards(Y).keys() & store.shards(name).keys())[:COMPARED]
+        keys = sorted(store.shards(Y).keys() & store.shards(name).keys())[:MAX_COMPARED]
         if name not in held or not keys:
             continue
         y, stored = _flat(store.read(keys, Y)), _flat(store.read(keys, name))

@@ -35,21 +35,19 @@ def twins(
 
     With `against`, photos of the first store that the second has, too.
     """
-    other = (
-        None if against is None else _neighbours(against, features, DEFAULTS, progress)
-    )
-    return find_twins(
-        _neighbours(store, features, DEFAULTS, progress), other, progress=progress
-    )
+    other = None
+    if against is not None:
+        other = _neighbours(against, features, DEFAULTS, progress)
+    photos = _neighbours(store, features, DEFAULTS, progress)
+    return find_twins(photos, other, progress=progress)
 
 
 def bursts(
     store: Photos, *, features: str | None = None, progress: Progress = silent
 ) -> list[Burst]:
     """Return photos of one scene that are no copies of each other, the largest burst first."""
-    return find_bursts(
-        _neighbours(store, features, DEFAULTS, progress), progress=progress
-    )
+    photos = _neighbours(store, features, DEFAULTS, progress)
+    return find_bursts(photos, progress=progress)
 
 
 def labels(
@@ -65,8 +63,10 @@ def labels(
 
     `source` is a table or a VOC tree with labels; by default those of the store, or its folders.
     """
-    path = None if source is None else Path(source)
-    photos = _selected(store, features)
+    path = None
+    if source is not None:
+        path = Path(source)
+    photos = _open(store, features)
     return doubtful_labels(photos, path, split=split, seed=seed, progress=progress)[0]
 
 
@@ -92,7 +92,7 @@ def choose(
     progress: Progress = silent,
 ) -> list[Pick]:
     """Return at most n photos to label, the most useful first."""
-    photos = _selected(store, features)
+    photos = _open(store, features)
     return list(choose_photos(photos, n, labelled=labelled, progress=progress))
 
 
@@ -104,9 +104,8 @@ def map(
     progress: Progress = silent,
 ) -> Map:
     """Return a place for every photo, and named clusters; `write_map` makes a page of them."""
-    return make_map(
-        _neighbours(store, features, DEFAULTS, progress), clusters, progress=progress
-    )
+    photos = _neighbours(store, features, DEFAULTS, progress)
+    return make_map(photos, clusters, progress=progress)
 
 
 def _neighbours(
@@ -118,6 +117,8 @@ def _neighbours(
     return open_searcher(store, features, defaults=defaults, progress=progress)
 
 
-def _selected(store: Photos, features: str | None) -> Searcher:
-    """Open a store as a recipe sees it, without an index."""
-    return store if isinstance(store, Searcher) else open_photos(store, features)
+def _open(store: Photos, features: str | None) -> Searcher:
+    """Open a store for a recipe, without an index."""
+    if isinstance(store, Searcher):
+        return store
+    return open_photos(store, features)

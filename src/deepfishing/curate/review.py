@@ -17,11 +17,14 @@ import pyarrow.compute as pc
 from deepfishing.core.accuracy import Accuracy, has_one_class, measure_accuracy
 from deepfishing.core.kernels import gram
 from deepfishing.core.rank_one import Array
-from deepfishing.curate.label_errors import KERNEL_IMAGES, doubted, label_scores
+from deepfishing.curate.label_errors import (
+    doubted,
+    features_or_vectors,
+    groups_of_photos,
+    label_scores,
+)
 from deepfishing.curate.label_session import Labels, targets
-from deepfishing.curate.selection import short_vectors
 from deepfishing.errors import DatasetError
-from deepfishing.learn.folds import read_groups
 from deepfishing.search import Searcher
 from deepfishing.util.progress import Progress, silent
 
@@ -41,7 +44,7 @@ class DoubtfulLabel:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """Labelled photos, and how much speaks for each class when a photo is held out."""
+    """Labelled photos, and the held-out score of each class."""
 
     contents: Array  # numbers of the photos in the searcher
     labels: tuple[tuple[str, ...], ...]
@@ -80,46 +83,52 @@ class Judged:
         for row, column in zip(self.target, self.predicted, strict=True):
             if column < 0:
                 continue
-            shown = [column] if row[column] == 1 else np.flatnonzero(row == 1)
-            counts[shown, column] += 1
+            classes = np.flatnonzero(row == 1)
+            if row[column] == 1:
+                classes = np.array([column])
+            counts[classes, column] += 1
         return counts
 
     def cell(self, given: int, predicted: int) -> Array:
         """Return the numbers of the photos that a cell of the table counts."""
-        shows = self.target[:, given] == 1
-        taken_for = self.predicted == predicted
-        is_right = self.target[:, predicted] == 1
-        return np.flatnonzero(shows & taken_for & (is_right == (given == predicted)))
+        has_given = self.target[:, given] == 1
+        has_predicted = self.target[:, predicted] == 1
+        is_counted = has_predicted == (given == predicted)
+        return np.flatnonzero(has_given & (self.predicted == predicted) & is_counted)
 
     def doubts(self) -> list[DoubtfulLabel]:
         """Return the labels to look at again, the most doubtful first."""
         has_one = has_one_class(self.target)
-        found = []
+        doubts = []
         for number, column, doubt in doubted(self.target, self.scores):
-            shown = self.target[number] == 1
-            name = self.classes[column]
+            has_class = self.target[number] == 1
+            suggested = has_class.copy()
+            loses = gains = ""
             if has_one:
-                loses = self.classes[int(shown.argmax())]
-                gains, suggested = name, [name]
+                loses = self.classes[int(has_class.argmax())]
+                gains = self.classes[column]
+                suggested[:] = False
+                suggested[column] = True
             else:
-                loses, gains = (name, "") if shown[column] else ("", name)
-                now = shown.copy()
-                now[column] = not shown[column]
-                suggested = [self.classes[at] for at in np.flatnonzero(now)]
-            kept = tuple(one for one in suggested if one)
-            found.append(DoubtfulLabel(number, kept, loses, gains, doubt))
-        return found
+                suggested[column] = not has_class[column]
+                if has_class[column]:
+                    loses = self.classes[column]
+                else:
+                    gains = self.classes[column]
+            names = [self.classes[c] for c in np.flatnonzero(suggested)]
+            labels = tuple(name for name in names if name)
+            doubts.append(DoubtfulLabel(number, labels, loses, gains, doubt))
+        return doubts
 
     def certainty(self, column: int) -> tuple[Array, Array]:
-        """Return the photos of a class, the most certain first, and by how much it is ahead."""
+        """Return the photos of a class, the most certain first, and their margins."""
         numbers = np.flatnonzero(self.target[:, column] == 1)
-        others = np.where(
-            self.known & (self.target[numbers] == -1), self.scores[numbers], -np.inf
-        )
+        is_other = self.known & (self.target[numbers] == -1)
+        others = np.where(is_other, self.scores[numbers], -np.inf)
         best = others.max(axis=1, initial=-np.inf)
-        ahead = self.scores[numbers, column] - np.where(np.isfinite(best), best, 0.0)
-        order = np.argsort(-ahead, kind="stable")
-        return numbers[order], ahead[order]
+        margin = self.scores[numbers, column] - np.where(np.isfinite(best), best, 0.0)
+        order = np.argsort(-margin, kind="stable")
+        return numbers[order], margin[order]
 
 
 def judge_labels(
@@ -141,38 +150,36 @@ def judge_labels(
     labels : sequence of tuple of str
         The labels of each; () for none of the classes.
     """
-    found = pc.index_in(
-        pa.array(keys, pa.string()), value_set=photos.contents.keys
-    ).to_pylist()
-    there = [at for at, number in enumerate(found) if number is not None]
-    kept = [labels[at] or () for at in there]
-    classes, target = targets(kept) if kept else ((), np.zeros((0, 0)))
-    if len(there) < MIN_PHOTOS or ((target == 1).sum(axis=0) >= 2).sum() < 2:
+    text = pa.array(keys, pa.string())
+    stored = pc.index_in(text, value_set=photos.contents.keys).to_pylist()
+    contents = []
+    judged_labels: list[tuple[str, ...]] = []
+    for number, names in zip(stored, labels, strict=True):
+        if number is not None:
+            contents.append(number)
+            judged_labels.append(names or ())
+    classes: tuple[str, ...] = ()
+    target = np.zeros((0, 0))
+    if judged_labels:
+        classes, target = targets(judged_labels)
+    photos_per_class = (target == 1).sum(axis=0)
+    if len(contents) < MIN_PHOTOS or (photos_per_class >= 2).sum() < 2:
         raise DatasetError(
-            f"labels can be reviewed where two classes have two photos each, got {len(there)} "
+            f"labels can be reviewed where two classes have two photos each, got {len(contents)} "
             "labelled photos; label more"
         )
-    numbers = np.array([found[at] for at in there], dtype=np.int64)
-    if len(numbers) <= KERNEL_IMAGES:
-        features = photos.features.of(numbers)
-    else:
-        features = short_vectors(
-            lambda at: photos.features.of(numbers[at]), len(numbers), progress
-        )
-    contents, columns = photos.contents, photos.recipe.columns
-    groups = read_groups(
-        lambda rows: contents.read(numbers[rows], columns),
-        [str(one) for one in numbers],
-    )
+    numbers = np.array(contents, dtype=np.int64)
+    features = features_or_vectors(photos, numbers, progress)
+    groups = groups_of_photos(photos, numbers)
     signs = target.astype(np.int8)
     scores = label_scores(features, signs, groups=groups, seed=seed, progress=progress)
-    return Judged(numbers, tuple(kept), classes, signs, scores, groups)
+    return Judged(numbers, tuple(judged_labels), classes, signs, scores, groups)
 
 
 def nearest_of_class(
     photos: Searcher, judged: Judged, number: int, column: int, n: int
 ) -> Array:
-    """Return the photos that show a class and are nearest to a photo, which is not one of them."""
+    """Return the photos of a class that are nearest to a photo, without the photo itself."""
     others: Array = np.flatnonzero(judged.target[:, column] == 1)
     others = others[judged.contents[others] != judged.contents[number]]
     if not len(others):

@@ -297,7 +297,7 @@ def _uncertainty(
 
 
 def read_labelled(photos: Searcher, source: str | Path) -> Labels:
-    """Return the photos that a file says are labelled, or for `store` the store's own labels.
+    """Return the photos that a file lists as labelled, or for `store` the store's own labels.
 
     The file is a table with a column `path` (or `id`) and `label` or `labels`, whose filled rows
     count; or one without labels, or a text file with a path or an id per line, of which all count.

@@ -177,11 +177,10 @@ class Computer:
     def tensors(self, taps: Taps) -> list[Tensor]:
         """Return all tensors that factors are made of."""
         tensors = []
-        for calls in taps.calls.values():
-            for call in calls:
-                tensors += [
-                    value for value in (call.x, call.y, call.delta) if value is not None
-                ]
+        for call in chain.from_iterable(taps.calls.values()):
+            tensors += [call.x, call.y]
+            if call.delta is not None:
+                tensors.append(call.delta)
         if not callable(self.network.head):
             tensors.append(_scores(self.network, taps.output))
         return tensors
@@ -317,7 +316,12 @@ class Computer:
     def read_layer(self, factor: Factor, axis: int, taps: Taps) -> tuple[Tensor]:
         """Return input or output of a layer; the axes but `axis`, its channels, are averaged."""
         uses = self.uses(factor, taps, self.layouts)
-        values = [call.y if factor.kind == "output" else call.x for _, call in uses]
+        values = []
+        for _, call in uses:
+            if factor.kind == "output":
+                values.append(call.y)
+            else:
+                values.append(call.x)
         return (mean_over_positions(values, [axis] * len(values)),)
 
     def read_gradient(
@@ -362,7 +366,9 @@ class Computer:
                 f"{tuple(value.shape[1:])} per image in a network with {prefix} such tokens; take "
                 f"x:{factor.layer}, the mean over all positions"
             )
-        return value[:, :1] if factor.positions == "class" else value[:, prefix:]
+        if factor.positions == "class":
+            return value[:, :1]
+        return value[:, prefix:]
 
     def difference(
         self, got: dict[Factor, Array], expected: dict[Factor, Array]
@@ -436,7 +442,9 @@ def _scores(network: Network, output: Any) -> Tensor:
     """Return the scores (n, classes), or the embedding (n, d), of a module's output."""
     if isinstance(output, Taken):
         return output.value
-    scores: Tensor = output if network.pick is None else network.pick(output)
+    if network.pick is not None:
+        output = network.pick(output)
+    scores: Tensor = output
     return scores
 
 
@@ -462,6 +470,7 @@ def _each(paths: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _to_numpy(value: Tensor) -> Array:
-    value = value if value.dtype == torch.float64 else value.float()
+    if value.dtype != torch.float64:
+        value = value.float()
     array: Array = value.detach().cpu().numpy()
     return array

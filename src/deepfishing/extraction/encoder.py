@@ -105,7 +105,9 @@ def _choices(settings: Settings, factors: Sequence[Factor]) -> list[tuple[Factor
     """Return the factors of a program that computes these: all of the table, or these alone."""
     alone = tuple(factors)
     shared = needed_factors(parse_recipes("all", settings.network.layers))
-    return [shared, alone] if set(alone) < set(shared) else [alone]
+    if set(alone) < set(shared):
+        return [shared, alone]
+    return [alone]
 
 
 def _first_run(

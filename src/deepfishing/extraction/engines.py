@@ -59,7 +59,9 @@ def missing_packages(engine: str) -> list[str]:
 
 def start_onnx(engine: str, model: bytes, threads: int) -> RunOnnx:
     """Return a function that runs a model in several threads; its input is called `pixels`."""
-    return _onnxruntime(model) if engine == "onnxruntime" else _openvino(model, threads)
+    if engine == "onnxruntime":
+        return _onnxruntime(model)
+    return _openvino(model, threads)
 
 
 def read_cached(key: str) -> bytes | None:
@@ -145,6 +147,6 @@ def _openvino(model: bytes, threads: int) -> RunOnnx:
         if not hasattr(thread, "request"):
             thread.request = compiled.create_infer_request()
         outputs: Any = thread.request.infer([pixels], share_inputs=True)
-        return {name: outputs[at] for at, name in enumerate(names)}
+        return {name: outputs[number] for number, name in enumerate(names)}
 
     return run

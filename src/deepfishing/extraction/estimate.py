@@ -57,9 +57,13 @@ def estimate(
     counted, whether or not their files have changed.
     """
     resources = resources or Resources()
-    items = find_images(images) if isinstance(images, str | Path) else list(images)
+    if isinstance(images, str | Path):
+        images = find_images(images)
+    items = list(images)
     exists = (Path(store) / MANIFEST).exists()
-    stored = {row.id for row in Store.open(store).usable()} if exists else set()
+    stored: set[str] = set()
+    if exists:
+        stored = {row.id for row in Store.open(store).usable()}
     todo = [item for item in items if item.id not in stored]
     if not todo:
         return Estimate(len(items), 0, 0.0, 0, machine.peak_memory())
@@ -86,8 +90,11 @@ def estimate(
         seconds_per_image = (time.perf_counter() - started) / len(timed)
 
         if all(len(part.errors) == part.images for part in parts):
-            failures = [reason for batch in first for reason in batch.failures.values()]
-            raise ImageError((failures or list(parts[0].errors.values()))[0])
+            failures: list[str] = []
+            for batch in first:
+                failures += batch.failures.values()
+            failures += parts[0].errors.values()
+            raise ImageError(failures[0])
         bytes_per_image = INDEX_BYTES
         for name in scratch.factors():
             width = scratch.codec.width(scratch.shape(name))

@@ -99,7 +99,9 @@ def is_grouped(layer: nn.Module) -> bool:
 
 def _positions(value: Tensor) -> Tensor:
     """Return a factor with an axis of positions, (n, P, d)."""
-    return value if value.ndim == 3 else value[:, None]
+    if value.ndim == 3:
+        return value
+    return value[:, None]
 
 
 def _delta(call: Call) -> Tensor:
@@ -141,8 +143,9 @@ def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
     """Return padded input and delta of a convolution, (N, C, H, W), of N images or windows."""
     x = call.x.flatten(0, -4)
     delta = _delta(call).flatten(0, -4)
-    size, stride = x.shape[2:], layer.stride
+    size = x.shape[2:]
     output = delta.shape[2:]
+    stride = layer.stride
     reach = []  # of the kernel, in pixels
     for dilation, kernel in zip(layer.dilation, layer.kernel_size, strict=True):
         reach.append(dilation * (kernel - 1) + 1)
@@ -152,11 +155,13 @@ def _maps(layer: nn.Conv2d, call: Call) -> tuple[Tensor, Tensor]:
         positions = math.ceil(size[i] / stride[i])
         padding = max((positions - 1) * stride[i] + reach[i] - size[i], 0)
         same += [padding // 2, padding - padding // 2]
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    mode: str = layer.padding_mode
+    if mode == "zeros":
+        mode = "constant"
     for pads in (list(layer._reversed_padding_repeated_twice), same):
         padded = size[0] + sum(pads[2:]), size[1] + sum(pads[:2])
-        count = [(padded[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
-        if count == list(output):
+        rows, columns = ((padded[i] - reach[i]) // stride[i] + 1 for i in (0, 1))
+        if (rows, columns) == tuple(output):
             if any(pads):
                 x = nn.functional.pad(x, pads, mode=mode)
             return x, delta
@@ -296,7 +301,9 @@ def _true_gradients(
         ) from None
     gradients = {}
     for (path, weight), gradient in zip(weights.items(), of_weights, strict=True):
-        gradients[path] = torch.zeros_like(weight) if gradient is None else gradient
+        if gradient is None:
+            gradient = torch.zeros_like(weight)
+        gradients[path] = gradient
     return gradients
 
 

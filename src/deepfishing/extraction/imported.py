@@ -77,7 +77,9 @@ def import_vectors(
         A list or a table with the image of each row, for files that do not name them.
     """
     source, folder = Path(source), Path(store)
-    listed = None if paths is None else find_images(paths)
+    listed = None
+    if paths is not None:
+        listed = find_images(paths)
     read = partial(read_vectors, source, listed)
     checked = _check_file(read(), column, source)
     rows = checked.rows
@@ -213,8 +215,10 @@ def _rows_of_block(
 
 
 def _as_text(cell: Any) -> str:
-    """Return a cell as text, empty if it has nothing."""
-    return "" if cell is None else str(cell)
+    """Return a cell as text, '' for an empty one."""
+    if cell is None:
+        return ""
+    return str(cell)
 
 
 def _file_hash(folder: Path, path: str) -> str | None:

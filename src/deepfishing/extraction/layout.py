@@ -43,7 +43,7 @@ class Layout:
     channel: int | None = None
 
     def images_first(self, value: Tensor) -> Tensor:
-        """One row per image: (n, ...)."""
+        """Return a value with one row per image: (n, ...)."""
         if self.rows == 1:
             return value.movedim(self.axis, 0)
         n = value.shape[self.axis] // self.rows
@@ -55,7 +55,9 @@ class Layout:
 
     def regroup(self, call: Call) -> Call:
         """Return the call with one row per image; x is right where y is computed row by row."""
-        delta = None if call.delta is None else self.images_first(call.delta)
+        delta = None
+        if call.delta is not None:
+            delta = self.images_first(call.delta)
         return Call(self.images_first(call.x), self.images_first(call.y), delta)
 
 
@@ -98,9 +100,11 @@ def find_layouts(
             of_path.append(_find_images(path, one.y, two.y, both is None, tolerance))
         layouts[path] = tuple(of_path)
     for path in outputs:
+        with_channels = []
         axes = _channel_axes(module, path, inputs[:1], layouts[path])
-        pairs = zip(layouts[path], axes, strict=True)
-        layouts[path] = tuple(replace(layout, channel=axis) for layout, axis in pairs)
+        for layout, axis in zip(layouts[path], axes, strict=True):
+            with_channels.append(replace(layout, channel=axis))
+        layouts[path] = tuple(with_channels)
     return layouts
 
 
@@ -117,8 +121,12 @@ def mean_over_positions(values: Sequence[Tensor], axes: Sequence[int]) -> Tensor
     """Return the mean (n, channels) of tensors, images first, over all other axes."""
     means = []
     for value, axis in zip(values, axes, strict=True):
-        rest = [i for i in range(1, value.ndim) if i != axis % value.ndim]
-        means.append(value.mean(dim=rest) if rest else value)
+        channels = axis % value.ndim
+        others = [i for i in range(1, value.ndim) if i != channels]
+        if others:
+            means.append(value.mean(dim=others))
+        else:
+            means.append(value)
     return weighted_mean(means, [value[0].numel() for value in values])
 
 
@@ -161,7 +169,9 @@ def _doubled_axis(one: Sequence[int], two: Sequence[int]) -> int | None:
     if len(different) != 1:
         return None
     axis = different[0]
-    return axis if two[axis] == 2 * one[axis] else None
+    if two[axis] != 2 * one[axis]:
+        return None
+    return axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,19 +185,23 @@ class _Event:
     def find_axis(self, value: Tensor, images_were_first: bool) -> int | None:
         """Return the axis of the value, images first, that has the layer's width; None if unsure.
 
-        `images_were_first` says that the value has the axes that it has in the network.
+        With `images_were_first` the value has the same axes as in the network.
         """
         width, axis = self._width_and_axis(value.ndim)
         is_same_tensor = images_were_first and self.value.shape == value.shape
         if is_same_tensor and axis and value.shape[axis] == width:
             return axis
-        fitting = [i for i in range(1, value.ndim) if value.shape[i] == width]
-        return fitting[0] if len(fitting) == 1 else None
+        candidates = [i for i in range(1, value.ndim) if value.shape[i] == width]
+        if len(candidates) != 1:
+            return None
+        return candidates[0]
 
     def _width_and_axis(self, ndim: int) -> tuple[int, int]:
         """Return the number of channels and their axis in this kind of layer, 0 if unknown."""
         layer = self.layer
-        side = "in" if self.kind == "in" else "out"
+        side = "out"
+        if self.kind == "in":
+            side = "in"
         if isinstance(layer, nn.Linear):
             return getattr(layer, f"{side}_features"), ndim - 1
         if isinstance(layer, _ConvNd):
@@ -196,8 +210,9 @@ class _Event:
             return layer.num_channels, 1
         if not isinstance(layer, nn.LayerNorm):
             return layer.num_features, 1
-        is_usual = type(layer).forward is nn.LayerNorm.forward
-        axis = ndim - 1 if is_usual else 0
+        axis = 0
+        if type(layer).forward is nn.LayerNorm.forward:
+            axis = ndim - 1
         if len(layer.normalized_shape) == 1:
             return layer.normalized_shape[0], axis
         return 0, axis

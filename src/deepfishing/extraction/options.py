@@ -141,7 +141,9 @@ def check_features(options: Mapping[str, Any], features: str | Iterable[str]) ->
     from deepfishing.networks.zoo import is_network_file, record
 
     name = split_options(options)[0].get("network", DEFAULT)
-    if not is_network_file(name) and ":" not in name:  # else it alone knows its layers
+    if (
+        not is_network_file(name) and ":" not in name
+    ):  # others know their layers only when loaded
         parse_recipes(features, record(name).layers)
 
 

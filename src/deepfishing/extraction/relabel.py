@@ -69,7 +69,9 @@ def label_images(
             base[content] = row.labels
     act = log.append(changes.values(), origin=origin, base=base)
     record_pixels(store, log, progress)
-    changed = 0 if act is None else len(act.changes)
+    changed = 0
+    if act is not None:
+        changed = len(act.changes)
     return Relabelled(act, changed, len(changes) - changed, unmatched)
 
 
@@ -155,10 +157,10 @@ def log_corrections(
     before = {row.id: row.labels for row in store.labelled_rows()}
     yield
     log = LabelLog.open(store.folder)
-    known = set()
+    logged = set()
     for act in log.history():
         if act.origin == origin:
-            known |= {(change.content, change.labels) for change in act.changes}
+            logged |= {(change.content, change.labels) for change in act.changes}
     rows = store.rows()
     labelled = [
         item for item in items if isinstance(item, Item) and item.labels is not None
@@ -168,14 +170,11 @@ def log_corrections(
         row = rows.get(item.id)
         if row is None or row.sha256 is None or item.id not in stored:
             continue
-        is_known = (row.sha256, item.labels) in known
-        if not is_known and item.labels not in (
-            stored[item.id].labels,
-            before[item.id],
-        ):
-            changes.append(
-                Change(row.sha256, row.path, item.labels, before=before[item.id])
-            )
+        is_logged = (row.sha256, item.labels) in logged
+        current = before[item.id]
+        is_correction = item.labels not in (stored[item.id].labels, current)
+        if is_correction and not is_logged:
+            changes.append(Change(row.sha256, row.path, item.labels, before=current))
     if log.append(changes, origin=origin) is not None:
         record_pixels(store, log)
 
@@ -184,14 +183,13 @@ def carry_labels_over(store: Store, log: LabelLog, before: Collection[str]) -> i
     """Give labels to images that were saved again with the same pixels; return how many.
 
     `before` are the contents that the store had before the images were extracted. Only new
-    contents are looked at, and decoded only if they are as large as a labelled image whose file
-    is gone.
+    contents are examined, and decoded only if they have the size of a labelled image whose file is
+    missing.
     """
     pixels, current = log.pixels(), log.current()
     rows = {str(row.sha256): row for row in store.rows().values() if row.sha256}
-    lost: dict[
-        str, str
-    ] = {}  # contents whose file is gone, by the hash of their pixels
+    # contents whose file is missing, by the hash of their pixels
+    lost: dict[str, str] = {}
     for content, labels in current.items():
         if labels is None or content not in pixels:
             continue
@@ -214,7 +212,9 @@ def carry_labels_over(store: Store, log: LabelLog, before: Collection[str]) -> i
             changes.append(Change(content, row.path, labels, row.labels))
     log.record_pixels(hashes, origin="extract")
     act = log.append(changes, origin="extract, same pixels")
-    return 0 if act is None else len(act.changes)
+    if act is None:
+        return 0
+    return len(act.changes)
 
 
 def _exists(store: Store, row: Row | None) -> bool:
@@ -229,10 +229,12 @@ def _size(data: bytes) -> str | None:
     try:
         with ImageBytes("", data).open() as file, open_picture(file) as picture:
             width, height = picture.size
-            turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+            is_turned = picture.getexif().get(0x0112, 1) in (5, 6, 7, 8)
     except Exception:  # damaged bytes make the readers raise almost anything
         return None
-    return f"{height}x{width}" if turned else f"{width}x{height}"
+    if is_turned:
+        width, height = height, width
+    return f"{width}x{height}"
 
 
 def pixel_hash(image: ImageBytes) -> str | None:

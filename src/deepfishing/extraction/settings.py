@@ -1,8 +1,8 @@
 """Settings: everything that determines the values of a factor.
 
 Store, Ray, model, search and page carry it whole; its JSON form is in a manifest and in a model.
-Features may stand together only if the digests of their settings are the same. What only decides
-how fast it goes is in `options.Resources`. Torch is loaded when the network is.
+Features can be combined only if the digests of their settings are the same. Options that affect
+speed alone are in `options.Resources`. Torch is loaded when the network is.
 """
 
 from __future__ import annotations

@@ -284,6 +284,7 @@ def _with_known_labels(row: Row, before: Row | None) -> Row:
 
 
 def _hash(item: Item) -> Hashed:
+    """Return the hash of an item, or None and the reason."""
     try:
         return item.sha256(), ""
     except (OSError, ValueError) as error:
@@ -291,6 +292,7 @@ def _hash(item: Item) -> Hashed:
 
 
 def _reason(error: Exception) -> str:
+    """Return the text of an error, without the path that Python adds."""
     return str(getattr(error, "strerror", None) or error)
 
 
@@ -340,7 +342,9 @@ def _update_index(
         status = OK
         if not wanted.issubset(available):
             error = errors.get(row.sha256)
-            status = ERROR if error else PENDING
+            status = PENDING
+            if error:
+                status = ERROR
         if (row.status, row.error, row.factors) != (status, error, available):
             row = replace(row, status=status, error=error, factors=available)
         updated.append(row)

@@ -136,7 +136,9 @@ class RunTrunkModule(nn.Module):
         """Return (n, ...) of images (n, 3, S, S)."""
         if not self.path:
             output: Tensor = self.module(pixels)
-            return output if self.pick is None else self.pick(output)
+            if self.pick is None:
+                return output
+            return self.pick(output)
         inputs: list[Tensor] = []
         layer = self.module.get_submodule(self.path)
         with layer.register_forward_pre_hook(lambda _, args: inputs.append(args[0])):
@@ -229,7 +231,7 @@ def _fold_batch_norms(trunk: fx.GraphModule) -> None:
     modules: dict[Any, nn.Module] = dict(trunk.named_modules())
     targets = [node.target for node in trunk.graph.nodes if _calls_module(node)]
     for node in list(trunk.graph.nodes):
-        before = node.args[0] if node.args else None
+        before = next(iter(node.args), None)
         if not isinstance(before, fx.Node):
             continue
         if not (_calls_module(node) and _calls_module(before)):

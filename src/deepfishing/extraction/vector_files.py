@@ -68,7 +68,7 @@ def read_vectors(path: Path, listed: list[Item] | None = None) -> Iterator[Block
 
 
 def _facts_of_items(items: Sequence[Item], size: int) -> dict[str, list[Any]]:
-    """Return the facts of so many rows by their images, of which there may be too few."""
+    """Return the facts of rows by their images; there may be fewer images than rows."""
     missing = [None] * (size - len(items))
     ids = [item.id for item in items]
     paths = [str(Path(str(item)).absolute()) for item in items]

@@ -88,7 +88,7 @@ class Split:
         return len(self.ids)
 
     def items(self, classes: Sequence[str]) -> list[Item]:
-        """The images as a store knows them, each with the names of the classes that it shows."""
+        """The images as items of a store, each with the names of its classes."""
         shown: list[tuple[str, ...] | None] = [None] * len(self)
         if self.labels is not None:
             shown = [tuple(np.array(classes)[row == 1].tolist()) for row in self.labels]

@@ -143,7 +143,7 @@ class Item:
             return io.BytesIO(tar.read(self.member.size))
 
     def signature(self) -> tuple[int, int]:
-        """Return size and stamp (a time of change, or a version), which tell contents apart."""
+        """Return size and stamp (a time of change, or a version); another content has others."""
         if not isinstance(self.path, Path):
             return self.path.signature()
         status = _stat(self.path)

@@ -1,7 +1,7 @@
 """Preprocessing: from an image to the float32 array (3, size, size) that a network expects.
 
 As in the paper, the short side is resized, then the central square is cropped. Each kind of unusual
-image has one documented rule (`open_image`). Pillow knows more formats than are read here; for
+image has one documented rule (`open_image`). Pillow has more formats than are read here; for
 some, such as EPS, it would start other programs.
 """
 
@@ -71,7 +71,7 @@ class View:
 
     # of the short side, which for the central square is 1; at least 1
     scale: float = 1.0
-    x: float = 0.5  # where the square lies: 0 at the left edge, 1 at the right
+    x: float = 0.5  # position of the square: 0 at the left edge, 1 at the right
     y: float = 0.5  # 0 at the upper edge, 1 at the lower
     mirrored: bool = False  # left and right exchanged, after the square was cut out
 
@@ -331,7 +331,7 @@ def _range_text(array: Array) -> str:
 
 def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     with contextlib.suppress(Exception):
-        # unreadable EXIF says nothing about the pixels
+        # pixels can be read even if EXIF cannot
         if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
             # else it would be copied
             image = ImageOps.exif_transpose(image)

@@ -269,7 +269,7 @@ def _matching(pattern: str, every: float, albums: bool) -> list[Item]:
 def _in_class_folders(items: Iterable[Item], albums: bool) -> list[Item]:
     """Return the items with the names of their folders as labels, unless they are albums.
 
-    A single folder cannot tell classes apart: it is an album.
+    A single folder cannot separate classes: it is an album.
     """
     unlabelled = list(items)
     classes = folder_classes([item.id for item in unlabelled])

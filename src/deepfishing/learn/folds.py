@@ -178,7 +178,7 @@ def _rarest_class(labels: Array, group: Array) -> Array:
 
 
 def _count_groups(chosen: Array, group: Array) -> Array:
-    """How many groups have a chosen image, for each column (C,)."""
+    """Return the number of groups with a chosen image, for each column (C,)."""
     counts = np.zeros(chosen.shape[1], dtype=int)
     for column in range(chosen.shape[1]):
         counts[column] = len(np.unique(group[chosen[:, column]]))

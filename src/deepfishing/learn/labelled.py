@@ -65,7 +65,7 @@ class Labelled:
         return found
 
     def unused(self, images: Sequence[_Image]) -> str:
-        """Which images are not trained on, in words; nothing if there are none."""
+        """Return a line about the images that are not trained on, or ''."""
         others = [image.id for image in images if image.id not in self.rows]
         words = "image that is" if len(others) == 1 else "images that are"
         some = f"not used: {len(others):,} {words} not labelled for training, such as "
@@ -102,7 +102,7 @@ def read_labels(
             f"an image must lie in the folder of its class, got {ids[0]!r}, and no other does "
             "either; sort them into folders, or pass --labels with a table"
         )
-    if train:  # another split lies beside it
+    if train:  # there is another split
         named = {
             id_: names for id_, names in named.items() if id_.startswith(f"{train}/")
         }

@@ -55,10 +55,8 @@ class LinearSVM:
             raise FeatureError(
                 f"vectors must be (n, {len(self.w)}) as in training, got {vectors.shape}"
             )
-        return (
-            _Centred(vectors, np.zeros(len(self.w), np.float32)).scores(self.w)
-            + self.bias
-        )
+        plain = _Centred(vectors, np.zeros(len(self.w), np.float32))
+        return plain.scores(self.w) + self.bias
 
 
 def train_linear(
@@ -94,16 +92,19 @@ def train_linear(
         )
     y = np.where(labels == 1, 1.0, -1.0)
     cost = np.where((labels == 0) & (difficult == "ignore"), 0.0, C)
-    positive, negative = ((sign * y > 0) & (cost > 0) for sign in (1, -1))
+    positive = (y > 0) & (cost > 0)
+    negative = (y < 0) & (cost > 0)
     trained: Array = np.any(positive, axis=0) & np.any(negative, axis=0)
     cost *= trained
     if class_weight == "balanced":
-        counts = [np.maximum(side.sum(axis=0), 1) for side in (positive, negative)]
-        cost *= sum(counts) / (2 * np.where(y > 0, *counts))
+        n_positive = np.maximum(positive.sum(axis=0), 1)
+        n_negative = np.maximum(negative.sum(axis=0), 1)
+        own_side = np.where(y > 0, n_positive, n_negative)
+        cost *= (n_positive + n_negative) / (2 * own_side)
     elif class_weight is not None:
         cost *= np.where(y > 0, float(class_weight), 1.0)
     beta = np.zeros_like(y)  # alpha y
-    met = np.zeros_like(y)  # <w, v> when the image was visited last
+    scores = np.zeros_like(y)  # <w, v> when the image was visited last
     count = -(-len(vectors) // BLOCK)
     # Every count-th image, so that images that were stored together are not visited together. These
     # are views: the vectors are not copied.
@@ -120,10 +121,19 @@ def train_linear(
     blocks = []
     for part, rows, K in zip(parts, spread, grams, strict=True):
         curvature = K.diagonal()[:, None] + pull
-        own = part, y[rows], cost[rows], beta[rows], met[rows]
-        blocks.append(_Block(*own, curvature, -(K + pull) / curvature))
+        block = _Block(
+            part,
+            y[rows],
+            cost[rows],
+            beta[rows],
+            scores[rows],
+            curvature,
+            pushed=-(K + pull) / curvature,
+        )
+        blocks.append(block)
     w = np.zeros((vectors.shape[1], y.shape[1]), dtype=np.float32)
-    centre, bias = np.zeros(y.shape[1]), np.zeros(y.shape[1])
+    centre = np.zeros(y.shape[1])
+    bias = np.zeros(y.shape[1])
     random = np.random.default_rng(0)
     done = 0
     gap = np.where(trained, np.inf, 0.0)
@@ -134,9 +144,9 @@ def train_linear(
         for number in random.permutation(count):
             blocks[number].ascend(w, drift, pull)
         centre += pull * beta.sum(axis=0)
-        # First with the scores met on the way, of a w that was not as good yet: they cost no pass
+        # First with the scores of the last visits, of an earlier and worse w: they cost no pass
         # over the images, and are pessimistic by up to a half.
-        bias, primal = _primal(met, y, cost, w)
+        bias, primal = _primal(scores, y, cost, w)
         gap = _gap(primal, _dual(beta, y, w))
         if gap.max(initial=0.0) <= 1.5 * tolerance or done == rounds:
             bias, primal = _primal(centred.scores(w), y, cost, w)
@@ -214,16 +224,16 @@ class _Block:
     y: Array
     cost: Array
     beta: Array
-    met: Array
+    scores: Array  # <w, v> at the last visit
     curvature: Array
     pushed: Array
 
     def ascend(self, w: Array, bias: Array, pull: float) -> None:
         """Maximise the dual in each beta in turn: beta, w and b change."""
         v = self.vectors.read()
-        self.met[:] = v @ w
+        self.scores[:] = v @ w
         # where each beta alone would go
-        alone = (self.y - self.met - bias) / self.curvature
+        alone = (self.y - self.scores - bias) / self.curvature
         end = self.y * self.cost
         low, high = np.minimum(end, 0.0) - self.beta, np.maximum(end, 0.0) - self.beta
         change = np.zeros_like(alone)
@@ -244,7 +254,7 @@ def _gram(v: Array) -> Array:
 
 
 def _primal(scores: Array, y: Array, cost: Array, w: Array) -> tuple[Array, Array]:
-    """The best intercept of w, and P with it; both are (C,), 0 for a class without a classifier."""
+    """Return the best intercept of w, and P with it, (C,) each; 0 without a classifier."""
     at_margin = y - scores  # the b with which an image is at its margin
     bias = _best_bias(at_margin, y, cost)
     loss = np.einsum("nc,nc->c", cost, np.maximum(y * (at_margin - bias), 0.0))
@@ -252,7 +262,7 @@ def _primal(scores: Array, y: Array, cost: Array, w: Array) -> tuple[Array, Arra
 
 
 def _dual(beta: Array, y: Array, w: Array) -> Array:
-    """sum alpha - 1/2 ||w||^2, which no P is below if sum beta is 0."""
+    """Return sum alpha - 1/2 ||w||^2, a lower bound of P if sum beta is 0."""
     dual: Array = np.einsum("nc,nc->c", beta, y) - _half_square(w)
     return dual
 
@@ -263,7 +273,7 @@ def _half_square(w: Array) -> Array:
 
 
 def _balanced(beta: Array) -> Array:
-    """Dual variables of which sum beta is 0: the side with the larger sum is made smaller."""
+    """Return dual variables whose sum beta is 0: the side with the larger sum is scaled down."""
     above = np.maximum(beta, 0.0).sum(axis=0)
     below = -np.minimum(beta, 0.0).sum(axis=0)
     smaller = np.minimum(above, below)
@@ -274,7 +284,7 @@ def _balanced(beta: Array) -> Array:
 
 
 def _gap(primal: Array, dual: Array) -> Array:
-    """How far P is above a lower bound of the optimum, as a part of P; 0 where P is 0."""
+    """Return the gap of P to a lower bound of the optimum, as a part of P; 0 where P is 0."""
     gap: Array = np.divide(
         primal - dual, primal, out=np.zeros_like(primal), where=primal > 0
     )
@@ -282,7 +292,7 @@ def _gap(primal: Array, dual: Array) -> Array:
 
 
 def _best_bias(at_margin: Array, y: Array, cost: Array) -> Array:
-    """The b (C,) of least loss: that with as many images at their margin below b as positives.
+    """Return the b (C,) of least loss: as many images have their margin below b as are positive.
 
     The loss falls by C for each positive above b and rises by C for each negative below it: its
     slope changes sign where those below b, of either sign, are as many as all positives.
@@ -294,9 +304,8 @@ def _best_bias(at_margin: Array, y: Array, cost: Array) -> Array:
             order = np.argsort(at_margin[used, c])
             below = np.cumsum(cost[used, c][order])
             wanted = cost[used & (y[:, c] > 0), c].sum()
-            bias[c] = at_margin[used, c][order][
-                np.searchsorted(below, wanted * (1 - 1e-12))
-            ]
+            position = np.searchsorted(below, wanted * (1 - 1e-12))
+            bias[c] = at_margin[used, c][order][position]
             continue
         positives = np.count_nonzero(y[used, c] > 0)
         middle = (positives - 1, positives)

@@ -220,7 +220,7 @@ class Model:
             for number, name in enumerate(part.columns):
                 pool[name] = state[f"{part.name}/{number}"].astype(np.float32)
         if set(recipe.columns) - set(pool):
-            # a part that is not smoothed has factors of its own
+            # a part that is not smoothed has other factors
             return compact
         calibration = _adapted(self.svm, self.scores(pool), compact.scores(pool))
         return replace(compact, svm=replace(self.svm, calibration=calibration))

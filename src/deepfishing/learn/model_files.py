@@ -88,7 +88,7 @@ def read_files(folder: Path) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def _waiting(folder: Path, sha256: str) -> Path:
-    """Where numbers are until the document are in place that name them."""
+    """Return the path of the tensors until the document that names them is written."""
     return folder / f".{TENSORS}-{sha256[:16]}"
 
 

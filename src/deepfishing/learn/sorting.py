@@ -45,7 +45,7 @@ class Sorted:
 
 @dataclass(frozen=True)
 class Copied:
-    """How many files were copied, and how many were there already."""
+    """Numbers of files that were copied, and that existed already."""
 
     copied: int
     existing: int
@@ -103,7 +103,7 @@ def sort_photo(
 
 
 def check_target(folder: Path, photos: Path | None) -> None:
-    """Refuse a folder that lies among the photos, which the copies would then be part of."""
+    """Refuse a folder among the photos, since copies would then be photos, too."""
     if photos is None or not photos.is_dir():
         return
     target, source = folder.resolve(), photos.resolve()

@@ -30,7 +30,7 @@ class Vectors:
     (`Nystroem`).
     """
 
-    projections: tuple[Projection, ...]  # in the order in which they are met
+    projections: tuple[Projection, ...]  # in the order of the features
 
     @classmethod
     def fit(cls, sample: Comparable, m: int, seed: int = 0) -> Vectors:
@@ -58,7 +58,7 @@ class Vectors:
         return _vectors(features, lambda gradients, g=None: next(left)(gradients))
 
     def state(self) -> dict[str, Array]:
-        """All arrays, by names that say which projection they are of."""
+        """Return all arrays, by names that begin with the number of their projection."""
         return {
             f"{number}/{name}": values
             for number, project in enumerate(self.projections)

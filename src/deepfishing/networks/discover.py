@@ -33,7 +33,7 @@ _EMBEDDING_STEPS = {
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """One run of a layer; `y` begins a graph of its own, which tells what is made of it."""
+    """One run of a layer; `y` begins a new graph, so that its uses can be traced."""
 
     path: str
     layer: Any
@@ -128,7 +128,7 @@ def _is_classifier(run: _Run, scores: Tensor) -> bool:
 
 
 def _step_behind(scores: Tensor, run: _Run) -> str | None:
-    """A step between a layer and the output that class scores do not have, such as a tanh."""
+    """Return a step behind a layer that class scores do not have, such as a tanh, or None."""
     names = {type(node).__name__ for node in _nodes(scores)}
     for start, step in _EMBEDDING_STEPS.items():
         if any(name.startswith(start) for name in names):
@@ -140,7 +140,7 @@ def _step_behind(scores: Tensor, run: _Run) -> str | None:
 def _run_blank(
     module: nn.Module, preprocess: Preprocess, pick: Callable[[Any], Tensor]
 ) -> tuple[list[_Run], Tensor]:
-    """What runs on a blank image, in its order, and the scores."""
+    """Return the layers that run on a blank image, in order, and the scores."""
     runs: list[_Run] = []
 
     def hook_for(path: str) -> Callable[..., Tensor | None]:
@@ -185,18 +185,18 @@ def _run_blank(
 
 
 def run_blank(module: nn.Module, preprocess: Preprocess) -> Any:
-    """The output of a module for one blank image."""
+    """Return the output of a module for one blank image."""
     return _run_blank(module, preprocess, lambda output: output)[1]
 
 
 def _made_of(value: Any, runs: Sequence[_Run]) -> list[_Run]:
-    """The runs whose outputs a tensor is made of without another layer between them."""
+    """Return the runs whose outputs lead to a tensor without another layer in between."""
     leaves = {id(getattr(node, "variable", None)) for node in _nodes(value)}
     return [run for run in runs if id(run.y) in leaves]
 
 
 def _nodes(value: Any) -> set[Any]:
-    """The steps of autograd's graph that a tensor is made by."""
+    """Return the steps of autograd's graph that lead to a tensor."""
     seen: set[Any] = set()
     todo = [value.grad_fn] if isinstance(value, Tensor) else []
     while todo:

@@ -1,4 +1,4 @@
-"""Published files that do not say how they want their pixels, or of which network they are.
+"""Published files without a record of their preprocessing or of their network.
 
 A file is recognised by its checksum; what is recorded here is what its publisher's own code does.
 Torch is not imported here.

@@ -126,12 +126,12 @@ class Network:
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self._like.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights, and so of the input."""
+        """Type of the weights, and of the input."""
         return self._like.dtype
 
     @property
@@ -264,7 +264,7 @@ def _check_script(head: Head | None, logits: Part | None, layers: Any) -> None:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a user says about a module's output, see `wrap`."""
+    """Options of `wrap` about the module's output."""
 
     head: Head | None = None
     logits: Part | None = None
@@ -281,7 +281,7 @@ def make_network(
     meaning: Meaning = Meaning(),  # noqa: B008 - a frozen value
     layers: Mapping[int, str] | None = None,
 ) -> Network:
-    """Make a `Network` of a module about which something is known; its hash is that of weights."""
+    """Make a `Network` of a module with facts of its library; its hash is that of the weights."""
     pixels = facts.preprocess or IMAGENET
     if layers is not None:
         check_layers(module, layers)
@@ -302,7 +302,7 @@ def make_network(
 
 
 def weights_hash(module: nn.Module, facts: ModelFacts) -> str:
-    """Hash of a model's weights, and of what its library says beside them."""
+    """Return a hash of a model's weights and of its library's configuration."""
     sha256 = state_sha256(module)
     if facts.config:
         sha256 = hashlib.sha256(facts.config.encode() + sha256.encode()).hexdigest()
@@ -310,7 +310,7 @@ def weights_hash(module: nn.Module, facts: ModelFacts) -> str:
 
 
 def as_preprocess(given: Any) -> Preprocess:
-    """A `Preprocess`, or what an image processor of transformers says."""
+    """Return a `Preprocess`, or that of an image processor of transformers."""
     if isinstance(given, Preprocess):
         return given
     if hasattr(given, "image_mean"):
@@ -322,7 +322,7 @@ def as_preprocess(given: Any) -> Preprocess:
 
 
 def image_tower(module: nn.Module) -> nn.Module:
-    """The part of a library's model that takes images; other modules as they are."""
+    """Return the part of a library's model that takes images; other modules unchanged."""
     library = _library(module)
     if library is None or not hasattr(library, "image_tower"):
         return module
@@ -331,7 +331,7 @@ def image_tower(module: nn.Module) -> nn.Module:
 
 
 def describe(module: nn.Module) -> ModelFacts:
-    """Return what the library that a module comes from knows about it."""
+    """Return the facts about a module from its library."""
     library = _library(module)
     if library is None:
         return ModelFacts()
@@ -371,7 +371,7 @@ def _check_meaning(
 
 @dataclass(frozen=True)
 class _Output:
-    """What a module's output is, and the layers that have a number."""
+    """Kind of a module's output, and its numbered layers."""
 
     pick: Pick
     head: Head
@@ -387,7 +387,7 @@ def _find_output(
     meaning: Meaning,
     layers: Mapping[int, str] | None,
 ) -> _Output:
-    """Decide what the output is: by what the user said, by the library, or by a blank image."""
+    """Determine the output: by options of the user, by the library, or by a blank image."""
     head, logits = meaning.head, meaning.logits
     if callable(head):
         return _Output(Pick(logits), head, layers or {})
@@ -475,7 +475,7 @@ def _embedding(
 def _usual_tokens(
     module: nn.Module, pixels: Preprocess, facts: ModelFacts, part: Part | None
 ) -> str:
-    """Take the class token of an output of tokens, if the library says that there is one."""
+    """Take the class token of an output of tokens, if the library reports one."""
     value = take_part(run_blank(module, pixels), part)
     has_tokens = isinstance(value, Tensor) and value.ndim == 3
     return "class" if has_tokens and facts.prefix_tokens else ""

@@ -29,7 +29,7 @@ WORDS = ("uniform", "predicted")  # labels that have a name
 
 @dataclass(frozen=True)
 class Objective:
-    """What a network's scores (n, P) mean, and so which error describes an image."""
+    """Meaning of a network's scores (n, P), and the error that follows from it."""
 
     error: Callable[[float, Label], ErrorFunction]
     probabilities: Callable[[Tensor], Tensor]  # of the classes, which are x8
@@ -129,7 +129,7 @@ def sigmoid_cross_entropy(tau: float = 2.0, label: Label = "uniform") -> ErrorFu
 
 
 def class_mask(label: str | int, y: Tensor) -> Tensor:
-    """Which entries of the outputs y (n, P) are of the class: (P,), or (n, P) for `predicted`."""
+    """Return which entries of y (n, P) are of the class: (P,), or (n, P) for `predicted`."""
     import torch
 
     classes = y.shape[1]

@@ -1,4 +1,4 @@
-"""Which part of a module's output is taken: class scores, or an embedding.
+"""Choice of a part of a module's output: class scores, or an embedding.
 
 A module may return a tensor, a dict, a tuple or an object such as those of transformers. `Pick`
 takes one part of it and brings an embedding into the form (n, d): a feature map is averaged over

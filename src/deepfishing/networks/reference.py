@@ -1,6 +1,6 @@
 """References to networks: values from which a network is identified and loaded again.
 
-A `NetworkRef` says all of a network that decides a feature, and from where it is loaded again: the
+A `NetworkRef` has everything about a network that determines a feature, and its source: the
 files by path and checksum. `load.load_reference` makes the `Network` of it. `find_preprocess` says
 how a network that is only a file wants its pixels. Torch is not imported here, so that stores,
 models and searches can carry it.

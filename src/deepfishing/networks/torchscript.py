@@ -101,7 +101,7 @@ def load_torchscript(
 def _find_pixels(
     path: Path, sha256: str, given: str | Path | Preprocess | None
 ) -> tuple[Preprocess, str]:
-    """Return how a program wants its pixels, and a note if the user did not say so."""
+    """Return the preprocessing of a program, and a note if the user gave none."""
     if given is not None:
         return find_preprocess(given, None), ""
     known = KNOWN_FILES.get(sha256)

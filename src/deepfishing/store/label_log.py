@@ -1,6 +1,6 @@
 """Append-only log of the labels that people give to the images of a store.
 
-`labels.jsonl` lies in the store's folder beside the index. Each line is one act, such as fifty
+`labels.jsonl` is in the store's folder beside the index. Each line is one act, such as fifty
 photos that were labelled at once: its id, time, author and origin, and per image the content hash,
 the path and the labels before and after. Labels belong to the content of an image, so they stay
 when the file is moved. Nothing in the file is ever changed; an act is undone by another line.
@@ -54,7 +54,7 @@ class Change:
 
     `content` is its SHA-256 and `path` is where it was seen, for people to read. `labels` are all
     labels that the image has from now on: () if it shows none of the classes, None if it is not
-    labelled. `before` are the labels that were replaced; the log fills them in where it knows them.
+    labelled. `before` are the labels that were replaced; the log adds them where it has them.
     """
 
     content: str

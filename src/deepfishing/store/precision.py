@@ -45,7 +45,7 @@ class Roots:
     """Signed square roots in one byte each, or two in a byte: the first in its lower half.
 
     Most numbers of a gradient are far below its largest one, and recipes take roots of them. So a
-    code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7, and stands for q |q| times the
+    code q is sign(v) sqrt(|v| / peak) in steps of 1/127, or 1/7; its value is q |q| times the
     scale. Bytes then keep numbers down to a 65,000th of the largest one.
 
     >>> codes, scale = Roots(8).encode(np.array([[-8.0, 2.0, 0.001]]), np.array([8.2]))
@@ -65,7 +65,7 @@ class Roots:
         return -(-int(np.prod(shape)) // self.in_byte)
 
     def encode(self, flat: Array, norm: Array) -> tuple[Array, Array]:
-        """As of `Floats`."""
+        """Return codes and scales, see `Floats.encode`."""
         peak = np.abs(flat).max(axis=1, initial=0.0).astype(np.float64)
         codes = np.rint(self.top * signed_root(unit(flat, peak))).astype(np.int8)
         if self.in_byte == 2:
@@ -75,7 +75,7 @@ class Roots:
         return codes, peak / self.top**2
 
     def decode(self, codes: Array, size: int) -> Array:
-        """As of `Floats`."""
+        """Return numbers, see `Floats.decode`."""
         if self.in_byte == 2:
             pairs = _PAIRS.take(codes, axis=0, mode="clip")
             return pairs.reshape(len(codes), 2 * codes.shape[1])[:, :size]
@@ -84,7 +84,7 @@ class Roots:
         return wide
 
 
-# What the two halves of every byte stand for, (256, 2).
+# Values of the two halves of every byte, (256, 2).
 _HALVES = np.stack([np.arange(256) % 16, np.arange(256) // 16], axis=1) - 8
 _PAIRS: Array = (_HALVES * np.abs(_HALVES)).astype(np.float32)
 
@@ -97,14 +97,14 @@ CODECS: dict[str, Codec] = {
 }
 FINER = "float16"  # where int8 would change a kernel by more than `MAX_KERNEL_ERROR`
 MAX_KERNEL_ERROR = 0.01
-MIN_VECTORS = 8  # fewer say nothing of a kernel
+MIN_VECTORS = 8  # with fewer a kernel is not measured
 MAX_VECTORS = 32  # that are looked at
 SAME = 1e-5  # distance of unit vectors below which they are rounding errors of one
 DEFAULT = "int8"  # the smallest that loses nothing, docs/store.md
 
 
 def check_precision(name: object) -> str:
-    """A precision that exists."""
+    """Return the name of a precision; refuse one that does not exist."""
     if name in ("pq2", "pq4", "pq8"):
         raise OptionError(
             f"precision {name} was dropped after version 0.1, int4 is as good; run "

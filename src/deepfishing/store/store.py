@@ -83,7 +83,7 @@ class Store:
         Made if absent and `settings` are given.
     settings : dict, optional
         All that determines the values, from `Settings.as_dict`. A store made with other settings is
-        refused, and the error says which one differs; `source`, the network's files, may differ.
+        refused, and the error names the one that differs; only `source`, the network's files, may.
         Without settings the store must exist.
     precision : str, optional
         Of the numbers on disk, one of `CODECS`. A store that exists keeps its own; else int8.

@@ -116,11 +116,11 @@ def broken(c, w):
         ),
         "twice": (
             [c.L("a", "TanH", ["data"]), c.L("a", "TanH", ["a"], ["b"])],
-            "must have a name of its own",
+            "must have a unique name",
         ),
         "same path": (
             [c.L("a.b", "TanH", ["data"]), c.L("a_b", "TanH", ["a.b"])],
-            "must have a name of its own",
+            "must have a unique name",
         ),
         "no name": ([c.L("", "TanH", ["data"], ["b"])], "must have a name"),
     }

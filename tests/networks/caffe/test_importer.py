@@ -156,11 +156,11 @@ def test_module_is_frozen_and_weights_of_other_layers_are_ignored(caffe, w, writ
     [
         (
             "input: 'data'",
-            "does not say how large the images are; give the deploy prototxt",
+            "has no size of images; give the deploy prototxt",
         ),
         (
             "layer { name: 'x' type: 'Data' top: 'data' }",
-            "layer 'x' (Data) does not say how large",
+            "layer 'x' (Data) has no size of images",
         ),
         (
             "input: 'data' input_shape { dim: [1, 1, 2, 2] }",

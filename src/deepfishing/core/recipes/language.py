@@ -85,7 +85,7 @@ _WEIGHT = "a weight above 0 and up to 1000"
 def parse_recipes(
     text: str | Iterable[str], layers: Mapping[int, str]
 ) -> tuple[Recipe, ...]:
-    """Read a comma-separated list; `all` and `beyond` stand for rows whose layers exist."""
+    """Read a comma-separated list; `all` and `beyond` are replaced by rows whose layers exist."""
     recipes: dict[str, Recipe] = {}
     for name in expand_names(text, layers):
         if name == "beyond":

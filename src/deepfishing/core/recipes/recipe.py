@@ -65,7 +65,7 @@ class Recipe:
     feature: Feature | None = None  # of the step "feature"
     number: float = 0.0  # of a function; 0 where it has none
     weight: float = 1.0  # in the mean that it is a part of
-    is_best: bool = False  # the formula that `best` stands for
+    is_best: bool = False  # whether it is the formula of `best`
 
     @property
     def title(self) -> str:
@@ -138,7 +138,7 @@ class Recipe:
 
     @property
     def is_chosen_later(self) -> bool:
-        """Whether it stands for a recipe that is chosen when labels are there: one of `CHOSEN`."""
+        """Whether the recipe is chosen later, by the labels: one of `CHOSEN`."""
         return self.step == AUTO
 
     @property
@@ -457,7 +457,7 @@ def second_moment_root(rows: Array, shrinkage: float | None = None) -> Array:
     if shrinkage is None:
         from sklearn.covariance import ledoit_wolf_shrinkage
 
-        # rounding can bring it below 0 where all rows are the same
+        # rounding can make it negative where all rows are the same
         shrinkage = max(0.0, float(ledoit_wolf_shrinkage(flat, assume_centered=True)))
     A = flat.T @ flat / len(flat)
     level = np.trace(A) / len(A)

@@ -1,7 +1,7 @@
 """Readers of Caffe's binary and text files.
 
 Protocol buffers, the bytes of a `.caffemodel` or `.binaryproto` or the text of a `.prototxt`,
-become a `Message`; weights are read-only arrays in the mapped file. CONTRIBUTING.md says why
+become a `Message`; weights are read-only arrays in the mapped file. CONTRIBUTING.md explains why
 protobuf's own readers are not used. The files are untrusted: in bytes, every length and shape is
 compared with the data that follow before it is used. In text, every form that protocol buffers
 print or people write is read: comments, `:` left out before `{`, `<` for `{`, lists in brackets,

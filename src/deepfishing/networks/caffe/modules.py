@@ -55,7 +55,7 @@ class Pool(nn.Module):
     """Caffe's pooling, whose windows may hang over the border.
 
     A maximum is over the pixels of the window that exist. An average divides by the size of the
-    window cut off at the padded border, so that padding counts and what lies beyond does not. With
+    window cut off at the padded border, so that padding counts and pixels beyond do not. With
     `ceil` there is a last window for what is left over (Caffe's rule; False is round_mode FLOOR).
     """
 
@@ -117,7 +117,7 @@ class LocalResponseNorm(nn.Module):
     """Caffe's LRN: a / (k + alpha/m * sum of a^2 over the neighbours)^beta.
 
     The neighbours are m = `size` (odd) channels or, `within` a channel, the m = `size` x `size`
-    pixels around; there Caffe takes k = 1, whatever the file says.
+    pixels around; there Caffe takes k = 1 and ignores the value of the file.
     """
 
     def __init__(

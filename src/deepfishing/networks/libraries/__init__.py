@@ -1,5 +1,5 @@
 """Networks of other libraries: timm, torchvision, transformers and open_clip.
 
 Each module here has `load`, which makes a model from its name, and `describe`, which reads from a
-model what its library knows about it: preprocessing, class names, and the embedding.
+model the facts of its library: preprocessing, class names, and the embedding.
 """

@@ -1,4 +1,4 @@
-"""What a library knows about one of its models."""
+"""Facts that a library has about one of its models."""
 
 from __future__ import annotations
 

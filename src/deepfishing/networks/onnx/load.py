@@ -114,7 +114,7 @@ def _find_pixels(
     sha256: str,
     given: str | Path | Preprocess | None,
 ) -> tuple[Preprocess, str]:
-    """Return how the network wants its pixels, and a note if the file does not say so itself."""
+    """Return the preprocessing of the network, and a note if the file has none."""
     if given is None:
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         given = metadata.get(KEY)

@@ -58,7 +58,7 @@ class OnnxTrunk(nn.Module):
         return bytes(cut.SerializeToString())
 
     def _first_step(self) -> Any:
-        """Return the node that brings pixels (n, 3, S, S) into the file's order of axes."""
+        """Return the node that transposes pixels (n, 3, S, S) to the file's order of axes."""
         make_node = package("onnx").helper.make_node
         names = ["pixels"], [self.pixels.name]
         if self.pixels.channels_last:
@@ -130,7 +130,7 @@ def start_session(model: bytes) -> Any:
     """Return an onnxruntime session, each call of which runs on one core."""
     runtime = package("onnxruntime")
     options = runtime.SessionOptions()
-    # callers bring the threads
+    # callers use several threads
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = SILENT  # errors are raised, and reported by us
     with reraise_as(NetworkError, "onnxruntime cannot run the .onnx file"):
