@@ -81,26 +81,26 @@ def measure_accuracy(
             "accuracy needs one class per image, got images with none, several or a difficult one; "
             "look at the mAP instead"
         )
-    known = (
+    trained = (
         np.ones(len(classes), dtype=bool)
         if usable is None
         else np.asarray(usable, dtype=bool)
     )
     truth = labels.argmax(axis=1)
-    kept = known[truth]
-    if not kept.any():
+    counts = trained[truth]
+    if not counts.any():
         return None
-    answer = np.where(known, scores, -np.inf).argmax(axis=1)
+    answer = np.where(trained, scores, -np.inf).argmax(axis=1)
     table = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    np.add.at(table, (truth[kept], answer[kept]), 1)
+    np.add.at(table, (truth[counts], answer[counts]), 1)
     images, right = table.sum(axis=1), table.diagonal()
     seen = images > 0
     share = right[seen] / images[seen]
     group = np.arange(len(truth)) if groups is None else numbered_groups(groups)
     independent = np.zeros(len(classes))
     for column in np.flatnonzero(seen):
-        independent[column] = len(np.unique(group[kept & (truth == column)]))
-    total = len(np.unique(group[kept]))
+        independent[column] = len(np.unique(group[counts & (truth == column)]))
+    total = len(np.unique(group[counts]))
     top1 = right.sum() / images.sum()
     return Accuracy(
         top1=100.0 * float(top1),

@@ -158,9 +158,9 @@ class Computer:
     def _learn(self) -> Layouts:
         module = self.network.module
         inputs = torch.from_numpy(self.noise(2)).to(self.device, self.dtype)
-        one = inputs[:1]
-        alone = tap(module, one, self.read, self.gradients, self.objective)
-        again = tap(module, one, self.read, self.gradients, self.objective)
+        first_input = inputs[:1]
+        alone = tap(module, first_input, self.read, self.gradients, self.objective)
+        again = tap(module, first_input, self.read, self.gradients, self.objective)
         if _differ(self.tensors(alone), self.tensors(again), self.tolerance):
             raise NetworkError(
                 f"{self.network.name} must give the same for the same image, and does not; "
@@ -171,7 +171,7 @@ class Computer:
         uses = {}
         for factor in self.backward:
             uses[self.paths[factor][0]] = self.uses(factor, alone, layouts)
-        check_gradients(module, one, self.objective, uses, self.tolerance)
+        check_gradients(module, first_input, self.objective, uses, self.tolerance)
         return layouts
 
     def tensors(self, taps: Taps) -> list[Tensor]:

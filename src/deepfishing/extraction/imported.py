@@ -34,6 +34,7 @@ from deepfishing.store import Row, Store
 from deepfishing.store.export import SETTINGS
 from deepfishing.store.manifest import MANIFEST, OK
 from deepfishing.store.precision import MAX_VECTORS, suited_precision
+from deepfishing.util.files import file_sha256
 
 MAX_SAMPLE = 256  # vectors that the precision of a new store is chosen by
 # Vectors of one image that differ by no more than this part of their length are the same: networks
@@ -226,7 +227,7 @@ def _file_hash(folder: Path, path: str) -> str | None:
     for file in (folder / path, Path(path)):
         with contextlib.suppress(OSError, ValueError):
             if file.is_file():
-                return hashlib.sha256(file.read_bytes()).hexdigest()
+                return file_sha256(file)
     return None
 
 

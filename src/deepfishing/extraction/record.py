@@ -62,14 +62,16 @@ def make_program(computer: Computer, engine: str) -> bytes:
             middle = parts.trunk(torch.from_numpy(noise[:1])).contiguous()
         steps: Any = get_decompositions(STEPS)
         written_out = make_fx(head, decomposition_table=steps)(middle)
-        pixels = torch.zeros(1, *noise.shape[1:])
-        model = export(nn.Sequential(parts.trunk, written_out), pixels, names)
+        example = torch.zeros(1, *noise.shape[1:])
+        model = export(nn.Sequential(parts.trunk, written_out), example, names)
         program = Program(
             start_onnx(engine, model, 1), computer.settings, computer.factors
         )
-        for one in (noise[:1], noise[1:]):
-            expected = computer.compute(computer.network.module, torch.from_numpy(one))
-            if difference := computer.difference(program.factors_of(one), expected):
+        for pixels in (noise[:1], noise[1:]):
+            batch = torch.from_numpy(pixels)
+            expected = computer.compute(computer.network.module, batch)
+            difference = computer.difference(program.factors_of(pixels), expected)
+            if difference:
                 raise NetworkError(difference)
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
         raise NetworkError(str(error)) from None

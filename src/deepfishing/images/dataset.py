@@ -89,11 +89,14 @@ class Split:
 
     def items(self, classes: Sequence[str]) -> list[Item]:
         """The images as items of a store, each with the names of its classes."""
-        shown: list[tuple[str, ...] | None] = [None] * len(self)
+        labels: list[tuple[str, ...] | None] = [None] * len(self)
         if self.labels is not None:
-            shown = [tuple(np.array(classes)[row == 1].tolist()) for row in self.labels]
+            labels = [
+                tuple(np.array(classes)[row == 1].tolist()) for row in self.labels
+            ]
         return [
-            Item(str(p), p, labels) for p, labels in zip(self.paths, shown, strict=True)
+            Item(str(path), path, names)
+            for path, names in zip(self.paths, labels, strict=True)
         ]
 
 
@@ -139,9 +142,9 @@ class Dataset:
                 f"splits {self.train.name} and {self.test.name} of data set {self.name} must not "
                 f"share images, got {len(both)} in both, first {min(both)}; choose other splits"
             )
-        for key, known in (("official_ap", DEFINITIONS), ("measure", MEASURES)):
+        for key, choices in (("official_ap", DEFINITIONS), ("measure", MEASURES)):
             check_choice(
-                f"{key} of {self.name}", getattr(self, key), known, DatasetError
+                f"{key} of {self.name}", getattr(self, key), choices, DatasetError
             )
 
     def __repr__(self) -> str:
@@ -193,8 +196,8 @@ class DatasetRecord:
         reader = getattr(
             importlib.import_module(f"deepfishing.images.{module}"), function
         )
-        found: Dataset = reader(folder, **{**self.fixed, **asked})
-        return found
+        dataset: Dataset = reader(folder, **{**self.fixed, **asked})
+        return dataset
 
 
 def find_record(name: str) -> DatasetRecord:

@@ -82,10 +82,13 @@ def _class_folders(names: list[str]) -> list[str | None]:
     >>> _class_folders(["./photos/cat/1.jpg", "./photos/dog/2.jpg"])
     ['cat', 'dog']
     """
-    parts = [PurePosixPath(name).parts for name in names]
-    while len({some[0] for some in parts}) == 1 and min(map(len, parts)) > 2:
-        parts = [some[1:] for some in parts]
-    return folder_classes(["/".join(some) for some in parts])
+    paths = [PurePosixPath(name).parts for name in names]
+    while min(map(len, paths)) > 2:
+        outermost = {path[0] for path in paths}
+        if len(outermost) > 1:
+            break
+        paths = [path[1:] for path in paths]
+    return folder_classes(["/".join(path) for path in paths])
 
 
 def _key(name: str) -> str:

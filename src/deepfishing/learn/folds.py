@@ -64,11 +64,11 @@ class Folds:
             "the images without it": self.negative_groups,
         }
         for side, groups in sides.items():
-            found = int(groups[column])
-            if found < self.count:
-                what = "group" if found == 1 else "groups"
+            n_groups = int(groups[column])
+            if n_groups < self.count:
+                what = "group" if n_groups == 1 else "groups"
                 return (
-                    f"{NOT_MEASURABLE}: {side} are {found} {what} of similar photos, and "
+                    f"{NOT_MEASURABLE}: {side} are {n_groups} {what} of similar photos, and "
                     f"{self.count} folds need {self.count}"
                 )
         return ""
@@ -171,10 +171,10 @@ def _rarest_class(labels: Array, group: Array) -> Array:
     """The class of each image that the fewest groups have; n_classes where it shows none."""
     counts = _count_groups(labels == 1, group)
     order = np.argsort(counts, kind="stable")
-    found = np.full(len(labels), labels.shape[1])
+    first_class = np.full(len(labels), labels.shape[1])
     for column in order[::-1]:
-        found[labels[:, column] == 1] = column
-    return found
+        first_class[labels[:, column] == 1] = column
+    return first_class
 
 
 def _count_groups(chosen: Array, group: Array) -> Array:

@@ -46,13 +46,13 @@ class Labelled:
 
     def of(self, images: Sequence[AnImage]) -> tuple[list[AnImage], Array]:
         """The images that have labels, and these (n, C)."""
-        known = [image for image in images if image.id in self.rows]
-        if not known:
+        labelled = [image for image in images if image.id in self.rows]
+        if not labelled:
             raise DatasetError(
                 f"images and labels must share ids, got none in common: images such as "
                 f"{images[0].id!r}, labels such as {next(iter(self.rows))!r}"
             )
-        return known, np.stack([self.rows[image.id] for image in known])
+        return labelled, np.stack([self.rows[image.id] for image in labelled])
 
     def pool(self, images: Sequence[AnImage]) -> list[AnImage]:
         """The images, labelled or not, that may be learnt from: not those of other splits."""
@@ -118,9 +118,9 @@ def _in_table(
     named: dict[str, tuple[str, ...] | None] = {}
     unmatched = []
     for item in listed:
-        found = matcher.find(item)
-        if len(found) == 1:
-            named[found[0].id] = item.labels
+        matches = matcher.find(item)
+        if len(matches) == 1:
+            named[matches[0].id] = item.labels
         else:
             unmatched.append(item.id)
     if unmatched:

@@ -73,8 +73,8 @@ def train_linear(
 
     Vectors are (n, m), labels (n, n_classes), and the cost C a number or (n_classes,); the rest is
     as in `train_svm`. It stops when every objective is within `tolerance` of its optimum, as a part
-    of it, or with a warning after so many `rounds` over the images; the rounds that it takes grow
-    with C. Beside the vectors, a few numbers per image and class are kept, and two for each pair of
+    of it, or with a warning after `rounds` passes over the images; the number of passes grows with
+    C. Beside the vectors, a few numbers per image and class are in memory, and two for each pair of
     a block; half precision is read a block at a time.
     """
     vectors, labels = np.asarray(vectors), np.asarray(labels)
@@ -105,32 +105,9 @@ def train_linear(
         cost *= np.where(y > 0, float(class_weight), 1.0)
     beta = np.zeros_like(y)  # alpha y
     scores = np.zeros_like(y)  # <w, v> when the image was visited last
-    count = -(-len(vectors) // BLOCK)
-    # Every count-th image, so that images that were stored together are not visited together. These
-    # are views: the vectors are not copied.
     centred = _Centred.of(vectors)
     _check_finite(centred.mean)
-    parts = [_Centred(vectors[start::count], centred.mean) for start in range(count)]
-    spread = [slice(start, None, count) for start in range(count)]
-    grams = [_gram(part.read()) for part in parts]
-    squares = sum(float(K.trace()) for K in grams)
-    _check_finite(squares)
-    # b costs (b - centre)^2 / (2 pull): as if all images shared a feature of this square. A tenth
-    # of their own took the fewest rounds on VOC 2007, of 0.03 to 3 times.
-    pull = 0.1 * squares / max(len(vectors), 1) or 1.0
-    blocks = []
-    for part, rows, K in zip(parts, spread, grams, strict=True):
-        curvature = K.diagonal()[:, None] + pull
-        block = _Block(
-            part,
-            y[rows],
-            cost[rows],
-            beta[rows],
-            scores[rows],
-            curvature,
-            pushed=-(K + pull) / curvature,
-        )
-        blocks.append(block)
+    blocks, pull = _make_blocks(centred, y, cost, beta, scores)
     w = np.zeros((vectors.shape[1], y.shape[1]), dtype=np.float32)
     centre = np.zeros(y.shape[1])
     bias = np.zeros(y.shape[1])
@@ -141,7 +118,7 @@ def train_linear(
         progress("rounds", done, rounds)
         done += 1
         drift = centre + pull * beta.sum(axis=0)
-        for number in random.permutation(count):
+        for number in random.permutation(len(blocks)):
             blocks[number].ascend(w, drift, pull)
         centre += pull * beta.sum(axis=0)
         # First with the scores of the last visits, of an earlier and worse w: they cost no pass
@@ -157,6 +134,39 @@ def train_linear(
         _warn_unfinished(gap, trained, tolerance, done)
     bias = bias - centred.mean.astype(np.float64) @ w
     return LinearSVM(w, bias, trained, gap, done)
+
+
+def _make_blocks(
+    centred: _Centred, y: Array, cost: Array, beta: Array, scores: Array
+) -> tuple[list[_Block], float]:
+    """Return the blocks of images, whose arrays are views, and the cost of the intercept.
+
+    A block has every count-th image, so that images that were stored together are not visited
+    together.
+    """
+    count = -(-len(y) // BLOCK)
+    rows_of_blocks = [slice(start, None, count) for start in range(count)]
+    parts = [_Centred(centred.vectors[rows], centred.mean) for rows in rows_of_blocks]
+    grams = [_gram(part.read()) for part in parts]
+    squares = sum(float(K.trace()) for K in grams)
+    _check_finite(squares)
+    # b costs (b - centre)^2 / (2 pull): as if all images shared a feature of this square. A tenth
+    # of their own took the fewest rounds on VOC 2007, of 0.03 to 3 times.
+    pull = 0.1 * squares / max(len(y), 1) or 1.0
+    blocks = []
+    for part, rows, K in zip(parts, rows_of_blocks, grams, strict=True):
+        curvature = K.diagonal()[:, None] + pull
+        block = _Block(
+            part,
+            y[rows],
+            cost[rows],
+            beta[rows],
+            scores[rows],
+            curvature,
+            pushed=-(K + pull) / curvature,
+        )
+        blocks.append(block)
+    return blocks, pull
 
 
 def _check_finite(values: Array | float) -> None:

@@ -116,9 +116,9 @@ def read_document(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise damaged(path, f"no JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else None
+        version = document.get("format") if isinstance(document, dict) else None
         raise WeightsError(
-            f"format of a model must be {FORMAT!r}, got {found!r} in {path}; "
+            f"format of a model must be {FORMAT!r}, got {version!r} in {path}; "
             "train it again with this version"
         )
     if not is_intact(document):
@@ -129,8 +129,8 @@ def read_document(path: Path) -> dict[str, Any]:
 def _expected(document: dict[str, Any]) -> str:
     """The hash of the numbers; part of a file's name, so nothing else is taken for one."""
     hashes = document.get("sha256")
-    found = str(hashes.get(TENSORS)) if isinstance(hashes, dict) else ""
-    return found if _SHA256.fullmatch(found) else ""
+    sha256 = str(hashes.get(TENSORS)) if isinstance(hashes, dict) else ""
+    return sha256 if _SHA256.fullmatch(sha256) else ""
 
 
 def read_tensors_of(folder: Path, document: dict[str, Any]) -> dict[str, Array]:
@@ -143,9 +143,9 @@ def read_tensors_of(folder: Path, document: dict[str, Any]) -> dict[str, Array]:
         content = read_regular(
             waiting if waiting.is_file() else path, MAX_TENSORS_BYTES
         )
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise damaged(path, f"sha256 must be {expected or None}, got {found}")
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != expected:
+        raise damaged(path, f"sha256 must be {expected or None}, got {sha256}")
     try:
         return dict(read_tensors(content))
     except (SafetensorError, KeyError, ValueError) as error:

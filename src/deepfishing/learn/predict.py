@@ -87,7 +87,7 @@ def predict(
             network, model.factors, settings=settings, resources=resources
         )
     for batch in encode(images):
-        found = [
+        predictions = [
             Prediction(i, none, none, reason) for i, reason in batch.failures.items()
         ]
         if batch.indices:
@@ -98,8 +98,10 @@ def predict(
                 if np.isfinite(scores[row]).all():
                     values = scores[row], probabilities[row]
                     is_zero = bool(zero[row])
-                    found.append(Prediction(index, *values, has_zero_gradient=is_zero))
+                    predictions.append(
+                        Prediction(index, *values, has_zero_gradient=is_zero)
+                    )
                 else:
                     reason = f"features are not finite: {images[index]}"
-                    found.append(Prediction(index, none, none, reason))
-        yield from sorted(found, key=lambda one: one.index)
+                    predictions.append(Prediction(index, none, none, reason))
+        yield from sorted(predictions, key=lambda prediction: prediction.index)

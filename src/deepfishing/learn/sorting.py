@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from deepfishing.core.rank_one import Array
 from deepfishing.errors import OptionError, StoreError, reraise_as
-from deepfishing.util.files import replacing
+from deepfishing.util.files import file_sha256, replacing
 from deepfishing.util.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -159,8 +159,4 @@ def _is_same(place: Path, content: bytes) -> bool:
     """Whether a file has this content."""
     if place.stat().st_size != len(content):
         return False
-    with place.open("rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").digest()
-            == hashlib.sha256(content).digest()
-        )
+    return file_sha256(place) == hashlib.sha256(content).hexdigest()

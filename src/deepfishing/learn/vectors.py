@@ -35,7 +35,7 @@ class Vectors:
     @classmethod
     def fit(cls, sample: Comparable, m: int, seed: int = 0) -> Vectors:
         """Find principal axes of these images; about m numbers per vector."""
-        found: list[Projection] = []
+        projections: list[Projection] = []
         # a product keeps m numbers of what is below it; the parts of a sum share them
         shared = max(
             1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ()))
@@ -44,13 +44,15 @@ class Vectors:
 
         def project(gradients: RankOne, g: float | None = None) -> Array:
             if g is None:
-                found.append(fit_projection("principal", gradients, each, seed))
+                projections.append(fit_projection("principal", gradients, each, seed))
             else:
-                found.append(Nystroem.fit(gradients, min(each, MAX_LANDMARKS), seed, g))
-            return found[-1](gradients)
+                projections.append(
+                    Nystroem.fit(gradients, min(each, MAX_LANDMARKS), seed, g)
+                )
+            return projections[-1](gradients)
 
         _vectors(sample, project)
-        return cls(tuple(found))
+        return cls(tuple(projections))
 
     def __call__(self, features: Comparable) -> Array:
         """Vectors (n, m) in single precision."""
@@ -68,11 +70,11 @@ class Vectors:
     @classmethod
     def restore(cls, state: Mapping[str, Array]) -> Vectors:
         """The map whose `state` this is."""
-        found: dict[int, dict[str, Array]] = {}
+        states: dict[int, dict[str, Array]] = {}
         for key, values in state.items():
             number, _, name = key.partition("/")
-            found.setdefault(int(number), {})[name] = values
-        return cls(tuple(restore(found[number]) for number in sorted(found)))
+            states.setdefault(int(number), {})[name] = values
+        return cls(tuple(restore(states[number]) for number in sorted(states)))
 
 
 def _vectors(value: Comparable, project: Callable[..., Array]) -> Array:

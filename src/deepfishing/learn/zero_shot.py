@@ -96,11 +96,13 @@ def suggest_labels(
     photos = store.read([str(row.sha256) for row in rows], EMBEDDING).astype(np.float32)
     probabilities = softmax(scale * (l2_normalize(photos) @ texts.T), axis=1)
     best = probabilities.argmax(axis=1)
-    found = []
+    suggestions = []
     for number, row in enumerate(rows):
         probability = round(float(probabilities[number, best[number]]), 4)
-        found.append(Suggestion(row.id, row.path, names[best[number]], probability))
-    return sorted(found, key=lambda one: (-one.probability, one.id))
+        suggestions.append(
+            Suggestion(row.id, row.path, names[best[number]], probability)
+        )
+    return sorted(suggestions, key=lambda one: (-one.probability, one.id))
 
 
 def _texts(store: Store, classes: ClassNames) -> tuple[Array, float, float]:

@@ -71,7 +71,8 @@ def find_layers(
     if not tops or not (is_scores or tops[-1] is makers[-1]):
         return Found({}, no_scores="no fully connected layer makes it")
     top = tops[-1]
-    if (step := _step_behind(scores, top)) is not None:
+    step = _step_behind(scores, top)
+    if step is not None:
         return Found({}, no_scores=f"its layer {top.path} is followed by a {step}")
     layers = _chain(top, runs)
     names = list(dict.fromkeys(run.path for run in makers))
@@ -87,11 +88,9 @@ def find_below(
     """Find the fully connected layers that an embedding is made of, 7 the last of them."""
     runs, embedding = _run_blank(module, preprocess, pick)
     makers = _made_of(embedding, runs)
-    if (
-        not makers
-        or not _is_connected(makers[-1])
-        or len({run.path for run in makers}) > 1
-    ):
+    if not makers or not _is_connected(makers[-1]):
+        return {}
+    if len({run.path for run in makers}) > 1:
         return {}
     same_width = makers[-1].y.shape[1] == embedding.shape[1]
     if not same_width or _step_behind(embedding, makers[-1]) is not None:
@@ -107,9 +106,8 @@ def _chain(first: _Run, runs: Sequence[_Run], top: int = TOP) -> dict[int, str]:
     below = _made_of(first.x, runs)
     while below and len(layers) < top:
         run = below[-1]
-        if not _is_connected(run) or any(
-            run.layer.weight is weight for weight in weights
-        ):
+        is_used_again = any(run.layer.weight is weight for weight in weights)
+        if is_used_again or not _is_connected(run):
             break
         weights.append(run.layer.weight)
         layers[top - len(layers)] = run.path
@@ -134,7 +132,9 @@ def _step_behind(scores: Tensor, run: _Run) -> str | None:
         if any(name.startswith(start) for name in names):
             return step
     rectified = any(name.startswith("Relu") for name in names)
-    return "ReLU" if rectified and _is_connected(run) else None
+    if rectified and _is_connected(run):
+        return "ReLU"
+    return None
 
 
 def _run_blank(
@@ -153,11 +153,11 @@ def _run_blank(
 
         return hook
 
-    handles = [
-        layer.register_forward_hook(hook_for(path), with_kwargs=True)
-        for path, layer in module.named_modules()
-        if isinstance(layer, nn.Linear | nn.Conv2d)
-    ]
+    handles = []
+    for path, layer in module.named_modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            handle = layer.register_forward_hook(hook_for(path), with_kwargs=True)
+            handles.append(handle)
     modes = {m: m.training for m in module.modules()}
     # graphs begin at the outputs of layers; what a module keeps of its weights gets none
     learned = [p for p in module.parameters() if p.requires_grad]
@@ -215,9 +215,9 @@ def _check_scores(scores: Tensor, makers: Sequence[_Run]) -> None:
     is_softmax = is_softmax and abs(float(values.sum()) - 1) < CLOSE
     is_sigmoid = any(float((y.sigmoid() - values).abs().max()) < CLOSE for y in outputs)
     if is_softmax or is_sigmoid:
-        end, back = (
-            ("SoftMax", "torch.log") if is_softmax else ("sigmoid", "torch.logit")
-        )
+        end, back = "sigmoid", "torch.logit"
+        if is_softmax:
+            end, back = "SoftMax", "torch.log"
         raise LayerError(
             f"the module's output must be scores, got probabilities: it ends with a {end}; wrap "
             f"the module without it, or take it back with wrap(..., logits={back})"
@@ -235,9 +235,9 @@ def _is_pointwise(layer: nn.Module | None) -> bool:
 
 def check_layers(module: nn.Module, layers: Mapping[int, str]) -> None:
     """Refuse a number out of 1 to 8, and a layer that is not fully connected."""
-    known = dict(module.named_modules())
+    modules = dict(module.named_modules())
     for k, path in layers.items():
-        layer = known.get(path)
+        layer = modules.get(path)
         if not isinstance(k, int) or not 1 <= k <= TOP:
             raise LayerError(
                 f"layers are numbered 1 to {TOP}, {TOP} the classifier, got {k!r}"

@@ -335,8 +335,8 @@ def describe(module: nn.Module) -> ModelFacts:
     library = _library(module)
     if library is None:
         return ModelFacts()
-    found: ModelFacts = library.describe(module)
-    return found
+    facts: ModelFacts = library.describe(module)
+    return facts
 
 
 def _library(module: nn.Module) -> ModuleType | None:
@@ -415,10 +415,10 @@ def _find_output(
             why = f"{kind}, which has no class scores"
             return _embedding(module, pixels, facts, part, meaning.tokens, why)
     pick = Pick(part)
-    found = find_layers(module, pixels, pick, is_scores=facts.embeds is False)
-    if found.layers or head is not None:
-        return _Output(pick, head or "softmax", found.layers, found.notes)
-    why = f"the output, since {found.no_scores}"
+    result = find_layers(module, pixels, pick, is_scores=facts.embeds is False)
+    if result.layers or head is not None:
+        return _Output(pick, head or "softmax", result.layers, result.notes)
+    why = f"the output, since {result.no_scores}"
     return _embedding(module, pixels, facts, part, meaning.tokens, why)
 
 

@@ -8,7 +8,6 @@ models and searches can carry it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -28,7 +27,7 @@ from deepfishing.errors import (
 from deepfishing.images.geometry import FITS, RESAMPLES, ROUNDINGS
 from deepfishing.images.preprocess import Preprocess
 from deepfishing.networks.zoo import IMAGENET, RECORDS, find_weights
-from deepfishing.util.files import check_regular
+from deepfishing.util.files import check_regular, file_sha256
 
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
@@ -208,8 +207,7 @@ def sha256_of(path: str | Path) -> str:
     """Hash a file, 64 hex digits."""
     with weights_errors(path):
         check_regular(Path(path), links=True)
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(Path(path))
 
 
 @contextmanager

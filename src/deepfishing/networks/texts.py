@@ -85,10 +85,10 @@ def load_text_tower(reference: NetworkRef) -> TextTower:
     tower = package.image_tower(both)
     facts = package.describe(tower)
     image_tower = tower.to(getattr(torch, reference.dtype))
-    found = weights_hash(image_tower, facts)
+    sha256 = weights_hash(image_tower, facts)
     if reference.source.text_head:
-        found = hash_with_texts(found, unpack(reference.source.text_head))
-    if found != reference.weights_sha256:
+        sha256 = hash_with_texts(sha256, unpack(reference.source.text_head))
+    if sha256 != reference.weights_sha256:
         raise WeightsError(
             f"the text tower of {reference.name} must belong to the images' weights "
             f"{reference.weights_sha256[:12]}, but it comes with others; extract the features again"

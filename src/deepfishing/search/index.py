@@ -54,6 +54,7 @@ from deepfishing.store.journal import check_no_link
 from deepfishing.store.manifest import SOURCE
 from deepfishing.util.files import (
     check_regular,
+    file_sha256,
     is_intact,
     read_regular,
     remove_file,
@@ -302,7 +303,7 @@ def _read(folder: Path, store: Store, recipe: Recipe) -> tuple[Index, Features, 
         path = folder / Path(name).name
         paths[kind] = path
         check_regular(path)
-        if path.stem.rpartition("-")[2] != _hash(path):
+        if path.stem.rpartition("-")[2] != _digits(path):
             raise _UnusableError(f"{path.name} is damaged")
     arrays = dict(read_tensors(paths["arrays"].read_bytes()))
     ends = pa.py_buffer(arrays["key_ends"])
@@ -428,7 +429,7 @@ def _write_file(folder: Path, name: str, write: Callable[[Path], object]) -> Pat
     partial = folder / f".{name}.{secrets.randbits(63)}"
     try:
         write(partial)
-        path = folder / name.format(_hash(partial))
+        path = folder / name.format(_digits(partial))
         rename_file(partial, path)
         return path
     finally:
@@ -444,6 +445,6 @@ def _write_vectors(index: Index, path: Path) -> None:
         raise OSError(errno.EIO, one_line(error)[-100:]) from None
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+def _digits(path: Path) -> str:
+    """Return the part of a file's hash that is in its name."""
+    return file_sha256(path)[:DIGITS]

@@ -34,7 +34,7 @@ from deepfishing.core.rank_one import Array, l2_norm
 from deepfishing.errors import StoreError
 from deepfishing.store.journal import Journal, check_no_link
 from deepfishing.store.precision import Codec
-from deepfishing.util.files import check_regular
+from deepfishing.util.files import check_regular, file_sha256
 
 PATTERN = "shard-*.parquet"
 DIGITS = 16  # of the checksum: 64 bits
@@ -178,25 +178,24 @@ def check_shard(path: Path) -> None:
         return
     with undamaged(path):
         stat = path.stat()
-        found = _digits(
+        digits = _digits(
             path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
         )
-        if path.stem != f"shard-{found}":
-            raise ValueError(f"its checksum is {found}")
+        if path.stem != f"shard-{digits}":
+            raise ValueError(f"its checksum is {digits}")
 
 
 def check_content(path: Path, content: Any) -> None:
     """Refuse bytes that do not match the checksum in the name of a shard."""
-    found = checksum(content)
-    if _NAMED.fullmatch(path.stem) and path.stem != f"shard-{found}":
+    digits = checksum(content)
+    if _NAMED.fullmatch(path.stem) and path.stem != f"shard-{digits}":
         with undamaged(path):
-            raise ValueError(f"its checksum is {found}")
+            raise ValueError(f"its checksum is {digits}")
 
 
 @lru_cache(maxsize=1 << 16)
 def _digits(path: Path, *same: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGITS]
+    return file_sha256(path)[:DIGITS]
 
 
 @contextmanager
@@ -362,9 +361,9 @@ class Column:
         def take(places: Array, rows: Array, codes: Array, scale: Array) -> None:
             factor = scale.astype(np.float32)[:, None]
             for start in range(0, len(rows), step):
-                some = rows[start : start + step]
-                decoded = self.codec.decode(codes[some], size)
-                scaled = np.multiply(decoded, factor[some], dtype=np.float32)
+                block = rows[start : start + step]
+                decoded = self.codec.decode(codes[block], size)
+                scaled = np.multiply(decoded, factor[block], dtype=np.float32)
                 out[places[start : start + step]] = scaled
 
         self._each_shard(np.arange(n), take)

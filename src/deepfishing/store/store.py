@@ -319,11 +319,8 @@ class Store:
         factors = []
         for path in self.folder.iterdir():
             name = unquote(path.name)
-            if (
-                name == ERRORS
-                or name.startswith(".")
-                or path != self.shards_folder(name)
-            ):
+            is_hidden = name.startswith(".")
+            if name == ERRORS or is_hidden or path != self.shards_folder(name):
                 continue  # such as ".partial" and "%2e%2e"
             # there may be other folders, for instance the photos themselves
             if path.is_dir() and not path.is_symlink() and any(path.glob(PATTERN)):

@@ -103,6 +103,12 @@ def read_regular(path: Path, max_bytes: int, *, links: bool = False) -> bytes:
         return file.read(status.st_size)
 
 
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def guarded(text: str) -> str:
     """Return text for a .csv cell, with an apostrophe where a spreadsheet would see a formula."""
     return f"'{text}" if _FORMULA.match(text) else text

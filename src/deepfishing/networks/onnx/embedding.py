@@ -37,7 +37,7 @@ HOW_TOKENS = "@class, @patches or @mean"
 
 @dataclass(frozen=True)
 class Embedding:
-    """One vector per image: a tensor, what becomes of its positions, and why it was taken."""
+    """One vector per image: a tensor, the aggregation of its positions, and the reason."""
 
     tensor: str
     rank: int  # number of axes
@@ -46,12 +46,14 @@ class Embedding:
 
     @property
     def name(self) -> str:
-        """As `--embedding` takes it."""
-        return f"{self.tensor}@{self.tokens}" if self.tokens else self.tensor
+        """The name, as an argument of `--embedding`."""
+        if self.tokens:
+            return f"{self.tensor}@{self.tokens}"
+        return self.tensor
 
     @property
     def about(self) -> str:
-        """What it is, and why."""
+        """Description of the tensor, with the reason for its choice."""
         text = f"the tensor {self.tensor}"
         if self.why:
             return f"{self.why}: {text}"
@@ -69,11 +71,13 @@ def asked_embedding(model: Any, pixels: Pixels, asked: str, file: str) -> Embedd
         tensor, tokens = asked, ""
     if tokens:
         check_choice("tokens of --embedding", tokens, TOKENS)
-    made = {name for node in model.graph.node for name in node.output}
-    if tensor not in made:
+    tensors: set[str] = set()
+    for node in model.graph.node:
+        tensors.update(node.output)
+    if tensor not in tensors:
         raise OptionError(
             f"--embedding must be a tensor of {file}, got {tensor!r}"
-            f"{did_you_mean(tensor, made)}"
+            f"{did_you_mean(tensor, tensors)}"
         )
     shape = _shape(model, pixels, tensor)
     if len(shape) not in (2, 3, 4) or (len(shape) == 3 and not tokens):
@@ -81,7 +85,9 @@ def asked_embedding(model: Any, pixels: Pixels, asked: str, file: str) -> Embedd
             "--embedding must have one vector, tokens or a feature map per image, got "
             f"{tensor} of shape {shape}; for tokens write {tensor}@class, @patches or @mean"
         )
-    return Embedding(tensor, len(shape), tokens if len(shape) == 3 else "")
+    if len(shape) != 3:
+        tokens = ""
+    return Embedding(tensor, len(shape), tokens)
 
 
 def find_embedding(model: Any, pixels: Pixels, file: str) -> Embedding:
@@ -91,9 +97,11 @@ def find_embedding(model: Any, pixels: Pixels, file: str) -> Embedding:
     last norm.
     """
     outputs = [output.name for output in model.graph.output]
-    usual = [name for name in EMBEDDING_PARTS if name in outputs]
-    if usual or len(outputs) == 1:
-        output = usual[0] if usual else outputs[0]
+    candidates = [name for name in EMBEDDING_PARTS if name in outputs]
+    if not candidates and len(outputs) == 1:
+        candidates = outputs
+    if candidates:
+        output = candidates[0]
         shape = _shape(model, pixels, output)
         if len(shape) in (2, 4) and shape[1] >= MIN_EMBEDDING:
             return Embedding(output, len(shape))
@@ -102,9 +110,9 @@ def find_embedding(model: Any, pixels: Pixels, file: str) -> Embedding:
         listed = ", ".join(outputs)[:80]
         why = f"the class token after the last norm, since {listed} is no embedding"
         return Embedding(tensor, 3, "class", why)
-    operators = {
-        name: node.op_type for node in model.graph.node for name in node.output
-    }
+    operators = {}
+    for node in model.graph.node:
+        operators.update(dict.fromkeys(node.output, node.op_type))
     got = ", ".join(f"{name} by {operators.get(name)}" for name in outputs)
     raise NetworkError(
         f"{file} must have one output that is class scores, made by a Gemm, a MatMul or a 1x1 Conv "
@@ -130,8 +138,10 @@ def _tokens_after_last_norm(model: Any, pixels: Pixels) -> str | None:
     patches = (pixels.size // patch) ** 2
     if len(shape) != 3 or shape[2] != token.dims[-1]:
         return None
-    is_whole = 1 <= shape[1] - patches <= 1 + MAX_REGISTERS
-    return norms[-1] if is_whole else None
+    extra_tokens = shape[1] - patches
+    if not 1 <= extra_tokens <= 1 + MAX_REGISTERS:
+        return None
+    return norms[-1]
 
 
 def is_dinov2(model: Any, pixels: Pixels) -> bool:
@@ -147,11 +157,10 @@ def is_dinov2(model: Any, pixels: Pixels) -> bool:
 def _class_token(model: Any) -> Any | None:
     """Return the weights (1, 1, d) that are put before the tokens of the patches."""
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    origin = {
-        node.output[0]: node.input[0]
-        for node in model.graph.node
-        if node.op_type in COPIES
-    }
+    origin = {}
+    for node in model.graph.node:
+        if node.op_type in COPIES:
+            origin[node.output[0]] = node.input[0]
     for node in model.graph.node:
         if node.op_type != "Concat" or _attributes(node).get("axis") not in (1, -2):
             continue
@@ -168,14 +177,16 @@ def _patch_size(model: Any, pixels: Pixels) -> int | None:
     """Return the side of the patches that a convolution cuts the image into."""
     makers = {node.output[0]: node for node in model.graph.node}
     for node in model.graph.node:
-        source = node.input[0] if node.input else ""
+        source = next(iter(node.input), "")
         while source in makers and makers[source].op_type in ("Cast", "Transpose"):
             source = makers[source].input[0]
         if node.op_type != "Conv" or source != pixels.name:
             continue
         attributes = _attributes(node)
         sides = {*attributes.get("kernel_shape", ()), *attributes.get("strides", ())}
-        return int(sides.pop()) if len(sides) == 1 else None
+        if len(sides) != 1:
+            return None
+        return int(sides.pop())
     return None
 
 
@@ -199,9 +210,11 @@ def _norms_and_poolings(model: Any) -> list[str]:
 
 
 def _suggestion(model: Any) -> str:
-    """Name some tensors that are often embeddings."""
+    """Return the names of some tensors that are often embeddings, for an error."""
     last = _norms_and_poolings(model)[-SUGGESTED_TENSORS:]
-    return f", such as {' or '.join(last)}" if last else ""
+    if not last:
+        return ""
+    return f", such as {' or '.join(last)}"
 
 
 def add_pooling(model: Any, embedding: Embedding) -> tuple[Any, str]:
@@ -218,7 +231,9 @@ def add_pooling(model: Any, embedding: Embedding) -> tuple[Any, str]:
         tensor = "deepfishing_patches"
         limits = [("starts", [1]), ("ends", [LAST]), ("axes", [1])]
         _add_node(changed, "Slice", [embedding.tensor], limits, output=tensor)
-    axes = [2, 3] if embedding.rank == 4 else [1]
+    axes = [1]
+    if embedding.rank == 4:
+        axes = [2, 3]
     if _opset(changed) < OPSET_OF_MEAN_BY_INPUT:
         _add_node(changed, "ReduceMean", [tensor], [], axes=axes, keepdims=0)
     else:
