@@ -38,12 +38,10 @@ def test_the_help_names_every_precision(deepfish, command):
     assert all(name in text for name in CODECS)
 
 
-def test_a_precision_of_version_0_1_that_was_dropped_says_what_to_do(
-    deepfish, shapes, tmp_path
-):
+def test_an_unknown_precision_makes_no_store(deepfish, shapes, tmp_path):
     ran = deepfish("extract", shapes, "s", *QUICK, "--precision", "pq4")
     assert ran.code == 1
-    assert "precision pq4 was dropped after version 0.1" in ran.err
+    assert "precision of a store must be one of int8, int4" in ran.err
     assert ran.err.count("\n") == 1
     assert not (tmp_path / "s").exists()
 

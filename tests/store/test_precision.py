@@ -121,12 +121,12 @@ def test_a_store_keeps_its_precision_when_none_is_given_and_refuses_another(
             Store(tmp_path, SETTINGS, other)
 
 
-def test_a_precision_that_was_dropped_makes_and_opens_no_store(tmp_path):
-    with pytest.raises(OptionError, match=r"pq4 was dropped.*deepfish extract"):
+def test_an_unknown_precision_makes_and_opens_no_store(tmp_path):
+    with pytest.raises(OptionError, match=r"must be one of int8.*got 'pq4'"):
         Store(tmp_path / "s", SETTINGS, "pq4")
     assert not (tmp_path / "s").exists()
     (tmp_path / "store.json").write_text('{"format": 2, "settings": {"dtype": "pq4"}}')
-    with pytest.raises(OptionError, match=r"pq4 was dropped.*deepfish extract"):
+    with pytest.raises(OptionError, match=r"must be one of int8.*got 'pq4'"):
         Store.open(tmp_path)
 
 

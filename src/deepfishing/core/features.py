@@ -420,11 +420,6 @@ def _parse_positions(note: str | None) -> Positions:
 
 
 def _unknown(name: str, layers: Mapping[int, str] | None) -> FeatureError:
-    if name == "dlogp8":
-        return FeatureError(
-            "dlogp8 is no feature any more: it gained nothing over x7; take x7, or dW8 for the "
-            "gradient of the last layer"
-        )
     features = table_features(layers or {})
     choices = "x:PATH or dW:PATH with a module's path"
     reason = did_you_mean(name, features)

@@ -31,7 +31,6 @@ from deepfishing.util.files import check_regular, file_sha256
 
 PUBLISHED, RANDOM, FILES, PYTHON = KINDS = ("published", "random", "files", "python")
 WEIGHTS, PROTOTXT, MEAN = ROLES = ("weights", "prototxt", "mean")
-OVERSAMPLING_0_1 = 2  # of `Preprocess`, which version 0.1 did not write down
 # of `Preprocess`, which older stores do not have
 FIT_FIELDS = ("fit", "rounding", "fill")
 MAX_PREFIX_TOKENS = 64
@@ -276,7 +275,7 @@ def read_preprocess(facts: Any) -> Preprocess:
         "preprocess", facts, f"size and short_side up to {MAX_SIDE:,}, mean, std..."
     )
     try:
-        values: dict[str, Any] = {"oversampling": OVERSAMPLING_0_1}
+        values: dict[str, Any] = {}
         for name, value in facts.items():
             if isinstance(value, list):
                 value = tuple(value)

@@ -13,7 +13,7 @@ import numpy as np
 
 from deepfishing.core.features import is_forward_vector
 from deepfishing.core.rank_one import Array, l2_norm
-from deepfishing.errors import OptionError, check_choice
+from deepfishing.errors import check_choice
 
 
 class Floats:
@@ -105,11 +105,6 @@ DEFAULT = "int8"  # the smallest that loses nothing, docs/store.md
 
 def check_precision(name: object) -> str:
     """Return the name of a precision; refuse one that does not exist."""
-    if name in ("pq2", "pq4", "pq8"):
-        raise OptionError(
-            f"precision {name} was dropped after version 0.1, int4 is as good; run "
-            "`deepfish extract` on the images into a new folder"
-        )
     check_choice("precision of a store", str(name), CODECS)
     return str(name)
 
