@@ -402,6 +402,10 @@ def test_type_ahead_never_takes_a_class_that_it_has_not_named(
         assert down == ("Enter makes the new class apple.", ("apple",))
         assert typed("apple") == ("Enter takes apple.", ("apple",))
         assert typed("nea") == ("Enter makes the new class nea.", ("nea",))
+        page.keyboard.press("/")
+        page.keyboard.type("apple")
+        page.keyboard.press("Escape")
+        assert page.input_value("#class-name") == ""  # all classes are there again
         below = typed("neap", "ArrowDown")
         assert below == ("Enter takes pineapple.", ("pineapple",))
         tab.context.close()
@@ -444,8 +448,8 @@ def test_strange_names_of_classes_are_names_and_nothing_else(
             for width in (1280, 390):
                 page.set_viewport_size({"width": width, "height": 844})
                 assert not tab.overflows(), (view, width)
-        page.goto(f"{address.url}#view=photos")
         page.set_viewport_size({"width": 1280, "height": 844})
+        page.goto(f"{address.url}#view=photos")
         page.click("#side .counts button >> nth=1")
         page.wait_for_function(
             "() => document.querySelectorAll('#grid .card').length === 1"

@@ -130,6 +130,18 @@ def test_pictures_are_selected_by_tick_shift_keys_and_rectangle(visit, serve, ow
         page.wait_for_function(
             "() => !document.querySelector('#side button[value=chosen]')"
         )
+        known = page.eval_on_selector_all("#side .counts button", "all => all[0].value")
+        page.hover(f"#grid [data-id='{ids[0]}']")
+        page.click(f"#grid [data-id='{ids[0]}'] [data-action=select]")
+        page.fill("#picked input", known.upper())  # not a class of its own
+        offered = page.eval_on_selector_all(
+            "#picked option", "all => all.map(one => one.value)"
+        )
+        assert known in offered
+        page.keyboard.press("Enter")
+        page.wait_for_selector(f"#toast.shown:has-text('{known} now')")
+        content = own.content(ids[0])[1]
+        assert LabelLog.open(own.folder).current()[content] == (known,)
         tab.context.close()
 
 

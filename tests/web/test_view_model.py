@@ -15,7 +15,12 @@ from starlette.testclient import TestClient
 from deepfishing.core.statistics import proportion_interval
 from deepfishing.images.published import KINDS
 from deepfishing.learn.model import Model
-from deepfishing.learn.store_model import curve, open_store_model, train_store_model
+from deepfishing.learn.store_model import (
+    curve,
+    model_folder,
+    open_store_model,
+    train_store_model,
+)
 from deepfishing.store import Store
 from deepfishing.web.app import make_app
 from deepfishing.web.gallery import Gallery
@@ -292,3 +297,22 @@ def test_training_can_be_cancelled(serve, visit, kinds):
         assert time.monotonic() - begin < 60
         assert open_store_model(kinds) is None
         page.close()
+
+
+def test_of_chosen_features_the_figure_is_that_of_photos_the_choice_has_not_seen(
+    client, trained
+):
+    found = open_store_model(trained.store)
+    unseen = {"accuracy": 61.25, "interval": [40.0, 79.0], "commonest": 44.0}
+    training = {**found.model.training, "accuracy": unseen}
+    replace(found.model, training=training).save(model_folder(trained.folder))
+    about = client.get("/api/model").json()["model"]
+    assert about["unseen"] is None  # x7 was asked for, nothing was chosen
+    training["auto"] = {"why": "it suits the labels"}
+    replace(found.model, training=training).save(model_folder(trained.folder))
+    again = TestClient(
+        make_app(Gallery(trained.folder)), base_url="http://127.0.0.1:8765"
+    )
+    assert again.get("/api/model").json()["model"]["unseen"] == unseen
+    report = again.get("/api/model/download", params={"what": "report"}).text
+    assert "has not seen,\n61.2 % are right (40.0 to 79.0)" in report

@@ -185,7 +185,7 @@ def image_ids(root: Path, folder: Path) -> list[str]:
         if other_files:
             reason = f"passed over: {passed_over_text(other_files)}"
         raise DatasetError(
-            f"a folder of images must hold one, got none in {folder}; {reason}"
+            f"a folder of images must contain at least one, got none in {folder}; {reason}"
         )
     return sorted(ids)
 

@@ -166,6 +166,8 @@ class ModelRoom:
             "photos": model.training.get("images"),
             "several": model.has_several,
             "figures": facts.get("figures", {}),
+            # of the choice of features, too; those above are of photos that the choice has seen
+            "unseen": model.training.get("accuracy") or None if auto else None,
             "changed_labels": changed,
             "classes": [
                 self._class(found, number) for number in range(len(model.classes))

@@ -10,6 +10,12 @@ export const ONLY = { labelled: "labelled", unlabelled: "not labelled", none: "n
 const place = document.querySelector("#labels");
 const names = new Map(); // of selections, by key
 
+// The class that was meant: one that is there, written in other capitals, or a new one.
+export function meantClass(typed, known) {
+  const wanted = typed.trim().toLowerCase();
+  return known.find((name) => name.toLowerCase() === wanted) ?? typed.trim();
+}
+
 function toggle(name) {
   const { labels } = read();
   go({ labels: labels.includes(name) ? labels.filter((label) => label !== name) : [...labels, name] });

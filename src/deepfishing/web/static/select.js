@@ -2,6 +2,8 @@
 // be labelled together, or become the filter of all views.
 
 import * as api from "./api.js";
+import { element } from "./card.js";
+import { meantClass } from "./labels.js";
 import { notice, toast } from "./messages.js";
 import { go } from "./state.js";
 
@@ -9,16 +11,20 @@ const DRAG = 6; // pixels that the mouse must move before it draws a rectangle
 const MOST = 5000; // that the server labels by name at once
 
 export class Picker {
-  // `changed` is called when the selection is another; `labelled` when labels are.
-  constructor(grid, bar, { changed, labelled, signal }) {
-    Object.assign(this, { grid, bar, changed, labelled, selected: new Set(), anchor: null });
+  // `changed` is called when the selection is another; `labelled` when labels are; `known` gives the
+  // names of all classes.
+  constructor(grid, bar, { changed, labelled, known, signal }) {
+    Object.assign(this, { grid, bar, changed, labelled, known, selected: new Set(), anchor: null });
     const find = (selector) => bar.querySelector(selector);
     find("#picked-only").addEventListener("click", () => this.filter("photos"));
     find("#picked-group").addEventListener("click", () => this.filter("label"));
     find("#picked-clear").addEventListener("click", () => this.clear());
     find("form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.label(find("input").value.trim());
+      this.label(meantClass(find("input").value, this.known()));
+    });
+    find("input").addEventListener("focus", () => {
+      find("datalist").replaceChildren(...this.known().map((value) => element("option", { value })));
     });
     this.root = grid.root;
     this.root.addEventListener("pointerdown", (event) => this.down(event), { signal });

@@ -4,6 +4,7 @@
 import * as api from "./api.js";
 import { element, picture, shortName } from "./card.js";
 import { drawCurve } from "./curve.js";
+import { meantClass } from "./labels.js";
 import { notice, toast } from "./messages.js";
 import { filterOf, go, isFiltered, read } from "./state.js";
 
@@ -96,6 +97,11 @@ function matching(typed) {
 // Arrows go through the classes that are found, and Enter takes the one that is marked.
 function typing(event) {
   if (event.key === "/" && !$("#class-name").value) event.preventDefault(); // it was the key to come here
+  if (event.key === "Escape") {
+    $("#class-name").value = "";
+    pick = 0;
+    renderClasses();
+  }
   const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const typed = $("#class-name").value.trim();
   if (!by || !typed) return;
@@ -453,7 +459,7 @@ export function mount(place, given) {
   $("#together-back").addEventListener("click", () => go({ show: "" }));
   $("#together-add").addEventListener("submit", (event) => {
     event.preventDefault();
-    labelGroup($("#together-name").value.trim());
+    labelGroup(meantClass($("#together-name").value, classes.map(({ name }) => name)));
   });
   shown = null;
   busy = false;

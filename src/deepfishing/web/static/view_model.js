@@ -100,16 +100,17 @@ function watchTraining() {
 // ---- figures ----
 
 function describeModel() {
-  const { figures, recipe, network, photos, trained, chosen } = about.model;
+  const { figures, recipe, network, photos, trained, chosen, unseen } = about.model;
   const place = $("#model-figure");
   if (figures.accuracy === undefined) place.replaceChildren(element("span", { textContent: `Accuracy: ${figures.why}.` }));
   else if (figures.expected !== undefined) showFigure(place, figures.expected, figures.expected_interval, `of the ${figures.others.toLocaleString()} photos without a label are expected to be right`, 0);
-  else showFigure(place, figures.accuracy, figures.interval, "right", 1);
+  else showFigure(place, (unseen ?? figures).accuracy, (unseen ?? figures).interval, "right", 1);
   const how = [`${recipe} of ${network}, trained on ${photos.toLocaleString()} photos, ${new Date(trained).toLocaleString()}.`];
   if (figures.accuracy !== undefined) {
     how.push(`Of ${figures.photos.toLocaleString()} labelled photos ${figures.right.toLocaleString()} are right, each held out with its copies and similar scenes (${figures.groups.toLocaleString()} groups).`);
     if (figures.expected !== undefined) how.push("The figure above counts each of them for the photos that are like it, since photos that were labelled first are often harder than the others.");
-    if (chosen) how.push("The features were chosen on the same photos, which makes the figure slightly too good.");
+    if (unseen) how.push(`The features were chosen on the same photos; of photos that the choice has not seen, ${percent(unseen.accuracy)} are right.`);
+    else if (chosen) how.push("The features were chosen on the same photos, which makes the figure slightly too good.");
   }
   const unused = about.labelled - photos - about.model.changed_labels;
   if (unused > 0) how.push(`${unused.toLocaleString()} labelled photos are not used, such as those in a folder called test.`);
@@ -133,7 +134,8 @@ function classRow(one) {
   name.setAttribute("aria-label", `Precision and recall of ${one.name} at every threshold`);
   const choice = element("input", { type: "range", min: 0, max: 1, step: 0.01, value: one.threshold, disabled: !one.trained });
   choice.setAttribute("aria-label", `Threshold of ${one.name}`);
-  const value = element("output", { textContent: one.threshold.toFixed(2) });
+  const isUsual = !about.model.several && !one.chosen;
+  const value = element("output", { textContent: isUsual ? "–" : one.threshold.toFixed(2), title: isUsual ? "none chosen: photos go to their most probable class" : "" });
   choice.addEventListener("input", () => {
     value.textContent = Number(choice.value).toFixed(2);
   });

@@ -408,7 +408,7 @@ export function mount(place, given) {
   const { signal } = context;
   Object.assign(shown, { asked: "", filter: "", query: "" });
   grid = new Grid($("#grid"), (offset, limit) => api.images(filterOf(read()), offset, limit, read().order), () => mark($("#grid"), tray.like, tray.unlike, picker?.selected), signal);
-  picker = new Picker(grid, $("#picked"), { changed: markAll, labelled: relabelled, signal });
+  picker = new Picker(grid, $("#picked"), { changed: markAll, labelled: relabelled, known: () => store.labels.map(({ name }) => name), signal });
   side = new Side($("#side"), signal);
   $("#order").addEventListener("change", () => go({ order: $("#order").value }));
   $("#words").hidden = !store.words;

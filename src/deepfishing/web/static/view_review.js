@@ -4,6 +4,7 @@
 
 import * as api from "./api.js";
 import { element, picture, shortName } from "./card.js";
+import { meantClass } from "./labels.js";
 import { lightbox } from "./lightbox.js";
 import { failed, notice, toast } from "./messages.js";
 import { address, filterOf, FIRST_VIEW, go, NO_FILTER, read } from "./state.js";
@@ -298,7 +299,7 @@ export function mount(place, given) {
   $("#look-again").addEventListener("click", () => api.post("/api/review", {}).then(watch, (error) => notice(error.message)));
   $("#other").addEventListener("submit", (event) => {
     event.preventDefault();
-    const name = $("#other-name").value.trim();
+    const name = meantClass($("#other-name").value, review?.classes ?? []);
     if (!name) return;
     $("#other-name").value = "";
     $("#other-name").blur();
