@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from deepfishing.curate.label_errors import Doubt
     from deepfishing.search import Searcher
 
-SHOWN = 10  # groups of twins that are told one by one
-DRAWN = 40  # groups of twins on a sheet
+MAX_PRINTED_GROUPS = 10
+MAX_DRAWN_GROUPS = 40
 LIST, PAGE = ".txt", ".html"
-TWINS = (
+COPIES_COLUMNS = (
     "group",
     "keep",
     "path",
@@ -59,12 +59,6 @@ TWINS = (
     "bytes",
     "difference",
 )
-
-Features = Annotated[
-    str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"
-]
-Out = Annotated[Path | None, "Also write a table, .csv or .json, into this file."]
-Sheet = Annotated[Path | None, "Also draw the photos into this picture, .png or .jpg."]
 
 
 def _check_out(out: Path | None, *kinds: str) -> None:
@@ -175,21 +169,21 @@ def run_twins(args: Twins) -> None:
             for number, g in groups
             for p in (g.keep, *g.others)
         ]
-        write_records(args.out, records, TWINS)
+        write_records(args.out, records, COPIES_COLUMNS)
     if args.sheet is not None and found.groups:
-        draw_groups(args.sheet, found.groups[:DRAWN])
+        draw_groups(args.sheet, found.groups[:MAX_DRAWN_GROUPS])
     if args.as_json:
         _say_document(args.store, opened[0], gone=found.gone, groups=found.groups)
         return
-    for group in found.groups[:SHOWN]:
+    for group in found.groups[:MAX_PRINTED_GROUPS]:
         print_note(f"keep {group.keep.path} ({group.why})")
         for photo in group.others:
             stays = "" if photo.can_go and photo.kind in wanted else ", not listed"
             said = f"{photo.kind}, {photo.width} x {photo.height}{stays}"
             print_note(f"     {photo.path} ({said})")
-    if len(found.groups) > SHOWN:
+    if len(found.groups) > MAX_PRINTED_GROUPS:
         print_note(
-            f"and {len(found.groups) - SHOWN:,} more groups, see --out or --sheet"
+            f"and {len(found.groups) - MAX_PRINTED_GROUPS:,} more groups, see --out or --sheet"
         )
     if not as_list:
         click.echo(escape_controls(text) if sys.stdout.isatty() else text, nl=False)

@@ -18,8 +18,6 @@ from deepfishing.web.opening import Opening, find_place
 from deepfishing.web.server import bind, share_heaps
 from deepfishing.web.server import serve as run
 
-FORMATS = ("html", "markdown", "latex")
-
 
 def run_studio(args: Studio) -> None:
     """Run `deepfish studio`."""

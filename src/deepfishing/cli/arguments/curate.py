@@ -12,23 +12,6 @@ from deepfishing.cli.arguments.shared import (
     StoreFolder,
 )
 
-SHOWN = 10  # groups of twins that are told one by one
-DRAWN = 40  # groups of twins on a sheet
-LIST = ".txt"
-TWINS = (
-    "group",
-    "keep",
-    "path",
-    "id",
-    "store",
-    "kind",
-    "why",
-    "width",
-    "height",
-    "bytes",
-    "difference",
-)
-
 Features = Annotated[
     str | None, "A recipe, such as x7 or pow(dW8,0.5). [default: by the store]"
 ]

@@ -12,9 +12,6 @@ from deepfishing.cli.arguments.shared import (
     StoreFolder,
 )
 
-ORIGIN = "deepfish label"
-SUGGESTED = ("path", "label", "probability")  # columns of suggested labels
-
 
 @dataclass(frozen=True, kw_only=True)
 class Label:

@@ -14,8 +14,6 @@ from deepfishing.cli.arguments.shared import (
 )
 from deepfishing.extraction.options import OPTIONS
 
-FORMATS = ("html", "markdown", "latex")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Studio:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-FORMATS = ("html", "markdown", "latex")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
