@@ -52,7 +52,7 @@ class FeatureError(DeepFishingError, ValueError):
 
 
 class NetworkError(DeepFishingError, ValueError):
-    """An unknown network."""
+    """An unknown or unusable network."""
 
 
 class WeightsError(DeepFishingError, ValueError):

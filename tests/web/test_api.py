@@ -151,12 +151,12 @@ def test_the_plot_has_the_similarities_of_all_images(client, store_folder, ids):
 def test_a_plot_of_many_images_keeps_the_best_and_some_of_all_others(rng):
     score = rng.normal(size=1000)
     rows = np.sort(rng.permutation(1000)[:800])
-    shown = thin_out(rows, score, most=100)
+    shown = thin_out(rows, score, limit=100)
     assert len(shown) == len(set(shown)) == 100
     assert set(shown) <= set(rows)
     best = rows[np.argsort(-score[rows])[:50]]
     assert set(best) <= set(shown)
-    np.testing.assert_array_equal(thin_out(rows, score, most=800), rows)
+    np.testing.assert_array_equal(thin_out(rows, score, limit=800), rows)
 
 
 @pytest.mark.parametrize("by", ["x7", "dW8"])

@@ -104,7 +104,7 @@ class Group(click.Group):
 
 
 class Lazy(click.Command):
-    """A command of which only name, file and first line are known until it is needed."""
+    """A command with only a name, a file and a first line; the rest is imported when needed."""
 
     def __init__(
         self, name: str, file: str, records: tuple[str, ...], about: str, panel: str
@@ -171,7 +171,7 @@ def _words(name: str) -> list[str]:
 
 
 def _group_value(kind: Any, values: dict[str, Any]) -> Any:
-    """Return the value of a field that stands for several options."""
+    """Return the value of a field whose value is made of several options."""
     if typing.get_origin(kind) is not dict:
         return kind(**values)
     return {name: value for name, value in values.items() if value is not None}

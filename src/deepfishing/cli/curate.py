@@ -129,7 +129,7 @@ def run_labels(args: Labels) -> None:
 
 
 def _change(doubt: Doubt) -> str:
-    """What is doubted: the label given and the one suggested, or the one too much or missing."""
+    """Describe a doubt: given and suggested label, or the label to remove or to add."""
     given, to = set(doubt.given), set(doubt.suggested)
     if len(given) == len(to) == 1:
         return f"{doubt.given[0]} -> {doubt.suggested[0]}"
@@ -214,7 +214,7 @@ def _twin_record(photo: Photo, group: Group, number: int) -> dict[str, object]:
 
 
 def draw_groups(path: Path, groups: Sequence[Group]) -> None:
-    """Each group on rows of its own, the photo to keep first."""
+    """Draw each group on its own rows, the photo to keep first."""
     from PIL import Image
 
     tiles: list[Tile] = []

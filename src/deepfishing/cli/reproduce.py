@@ -109,7 +109,7 @@ def run_reproduce(args: Reproduce) -> None:
 def load_dataset(
     record: DatasetRecord, data: Path | None, out: Path, **asked: Any
 ) -> Dataset:
-    """Read a data set; what is unpacked for it goes into `out`. None of `asked` is the default."""
+    """Read a data set; archives are unpacked into `out`. Choices that are None are the default."""
     given = {name: value for name, value in asked.items() if value is not None}
     for name in given:
         if name not in record.options:

@@ -1,4 +1,4 @@
-"""What a machine has and lacks: `deepfish models`, `deepfish fetch` and `deepfish doctor`."""
+"""`deepfish models`, `deepfish fetch` and `deepfish doctor`."""
 
 from __future__ import annotations
 

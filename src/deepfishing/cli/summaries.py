@@ -24,7 +24,7 @@ MAX_CLASSES_LISTED = 3
 def print_left_out(
     reasons: Iterable[str], more: str = "", *, word: str = "left out", err: bool = True
 ) -> None:
-    """List the first images that were left out; `more` says where all of them are."""
+    """List the first images that were left out; `more` is the command that lists all."""
     lines = list(reasons)
     for reason in lines[:MAX_LISTED]:
         print_line(f"{word}: {reason}", err=err)

@@ -100,7 +100,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, images: Iterable[ImageLike]) -> Array | RankOne:
-        """The feature of each image; one that cannot be read raises `ImageError`."""
+        """Return the feature of each image; one that cannot be read raises `ImageError`."""
         # torch takes seconds to load
         from deepfishing.extraction.extract import extract
 
@@ -121,7 +121,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return found[self.feature_]  # type: ignore[return-value]  # one feature, not a sum
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Names of the numbers of a forward feature, `x7_0`...; what `set_output` calls columns."""
+        """Return names of a forward feature's columns, `x7_0`..., for `set_output`."""
         # torch takes seconds to load
         from deepfishing.extraction.extract import extract
 
@@ -211,7 +211,7 @@ class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
 
 class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
-    """A function of recipes, whose number is the one parameter; what comes in are its features."""
+    """A function of recipes with one parameter, a number; its input are features."""
 
     _function: str
 
@@ -222,7 +222,7 @@ class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
         return self
 
     def transform(self, X: Rows) -> Rows:
-        """The changed features, every image of norm 1."""
+        """Return the changed features, every image of norm 1."""
         check_is_fitted(self)
         X = self._check(X, reset=False)
         changed = self._recipe(X).load(self.state_)(_factors(X))

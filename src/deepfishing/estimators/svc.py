@@ -104,7 +104,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _read_targets(self, y: Any) -> Array:
-        """Set `classes_`, and say which image has which label: (n, 1) for two classes."""
+        """Set `classes_` and return the label of each image: (n, 1) for two classes."""
         y = check_array(y, ensure_2d=False, dtype=None, input_name="y")
         check_classification_targets(y)
         several = type_of_target(y) == "multilabel-indicator"
@@ -129,7 +129,7 @@ class TraceKernelSVC(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return scores[:, 0] if self._binarizer.y_type_ == "binary" else scores
 
     def predict(self, X: Comparable) -> Array:
-        """The class of each image (n,), or the indicator matrix (n, n_labels) of 0 and 1."""
+        """Return the class of each image (n,), or the indicator matrix (n, n_labels) of 0 and 1."""
         scores = self.decision_function(X)
         return np.asarray(self._binarizer.inverse_transform(scores, threshold=0))
 

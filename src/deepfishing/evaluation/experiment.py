@@ -112,7 +112,7 @@ class Experiment:
         }
 
     def train_labels(self) -> Array:
-        """Labels to train with."""
+        """Return labels to train with."""
         name, split = self.dataset.name, self.dataset.train
         if split.labels is None:
             raise DatasetError(
@@ -121,7 +121,7 @@ class Experiment:
         return split.labels
 
     def test_labels(self) -> Array:
-        """Labels to evaluate with."""
+        """Return labels to evaluate with."""
         split = self.dataset.test
         if split.labels is None:
             raise DatasetError(

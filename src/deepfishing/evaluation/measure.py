@@ -73,7 +73,7 @@ class Measured:
         return f"{self.rows._repr_html_()}{words}"
 
     def to_pandas(self) -> Any:
-        """The rows as a data frame, see `Table`."""
+        """Return the rows as a data frame, see `Table`."""
         return self.rows.to_pandas()
 
 

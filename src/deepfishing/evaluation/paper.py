@@ -102,7 +102,7 @@ PER_CLASS: dict[tuple[str, str, str], dict[str, str]] = {
 
 
 def printed_map(dataset: str, split: str, network: str, feature: str) -> float | None:
-    """The mAP that the paper prints for this cell, if it has one."""
+    """Return the mAP that the paper prints for this cell, if it has one."""
     column = (dataset, split, NETWORKS.get(network, ""))
     if column in TABLE_1:
         return dict(
@@ -118,7 +118,7 @@ def printed_map(dataset: str, split: str, network: str, feature: str) -> float |
 def printed_ap(
     dataset: str, split: str, network: str, feature: str
 ) -> dict[str, float]:
-    """The per-class AP that the paper prints for this row; empty if there is none."""
+    """Return the per-class AP that the paper prints for this row; empty if there is none."""
     rows = PER_CLASS.get((dataset, split, NETWORKS.get(network, "")), {})
     if feature not in rows:
         return {}

@@ -45,7 +45,7 @@ From = Measured | Sequence[Result] | str | Path
 
 
 def rows(results: From, ax: Any = None) -> Any:
-    """The mAP of each row with its interval at 95 percent; gradients in another colour."""
+    """Draw the mAP of each row with its interval at 95 percent; gradients in another colour."""
     measured = _measured(results)
     lines = comparison(measured).measured[::-1]
     if not lines:
@@ -76,10 +76,10 @@ def precision_recall(
     features: Sequence[str] | None = None,
     ax: Any = None,
 ) -> Any:
-    """Precision against recall of the best forward feature and the best gradient, or of others.
+    """Draw precision against recall of the best forward feature and gradient, or of `features`.
 
-    Of the class called `name`; without one the mean over the classes, of the precision that each
-    reaches at a recall or beyond it.
+    With `name` it is the curve of this class, otherwise the mean over the classes, each with the
+    best precision at a recall or beyond it.
     """
     folder = results.page.parent if isinstance(results, Measured) else Path(results)
     measured = _measured(results)
@@ -115,7 +115,7 @@ def curves(
     against: str | None = None,
     ax: Any = None,
 ) -> Any:
-    """Lines of a protocol with their intervals: low-shot, knn, search or approximation.
+    """Draw the lines of a protocol with their intervals: low-shot, knn, search or approximation.
 
     `figure` is the figure to be drawn, such as "accuracy, %", and `against` the axis to the right,
     such as "labelled photos per class"; by default the first that it has.
@@ -179,7 +179,7 @@ def _draw_line(ax: Any, marks: Mapping[int, Mark], look: Mapping[str, Any]) -> N
 
 
 def confusion(results: From, ax: Any = None) -> Any:
-    """Confusions of classes by the best row: images of a class to the right."""
+    """Draw the confusions of classes by the best row: images of a class to the right."""
     measured = _measured(results)
     confused = confusions(comparison(measured))
     if confused is None:
@@ -205,7 +205,7 @@ def confusion(results: From, ax: Any = None) -> Any:
 
 
 def sheet(hits: Hits, ax: Any = None) -> Any:
-    """The pictures that a search found, with their scores."""
+    """Draw the pictures that a search found, with their scores."""
     if not hits:
         raise OptionError("a sheet must have hits, got none")
     tiles = [(file, *caption.split(" ", 1)) for file, caption in hits.pictures()]
@@ -230,7 +230,7 @@ def _subject(row: Result) -> str:
 
 
 def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
-    """The best precision at each of `RECALL` or beyond."""
+    """Return the best precision at each of `RECALL` or beyond."""
     recall, precision = np.array(curve).T
     best = np.maximum.accumulate(precision[::-1])[::-1]
     place = np.searchsorted(recall, RECALL - 1e-9)
@@ -238,7 +238,7 @@ def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
 
 
 def _measured(results: From, protocol: str = TABLE) -> list[Result]:
-    """Rows in the paper's order, or points of a protocol; of one setting, as a plot must be."""
+    """Return rows in the paper's order, or points of a protocol; refuse several settings."""
     where = f" in {results}" if isinstance(results, str | Path) else ""
     if protocol == TABLE:
         groups = group_rows(_rows_of(results))

@@ -117,7 +117,7 @@ def point(
 
 
 def map_axis(method: str) -> str:
-    """The name of an axis of mAP; the default definition needs no word."""
+    """Return the name of an axis of mAP; the default definition is not named."""
     return "mAP, %" if method == DEFAULT else f"{DEFINITIONS[method].label} mAP, %"
 
 
@@ -183,7 +183,7 @@ def _wrong_kind(row: Result, kinds: Kinds) -> str | None:
 
 
 def _is_by_definition(row: Result, name: str, usable: Callable[[Any], bool]) -> bool:
-    """Whether a key is None, or has usable values by the official and by all other definitions."""
+    """Return whether a key is None, or has valid values by the official and all definitions."""
     if name not in row:
         return False
     values = row[name]
@@ -218,14 +218,14 @@ def _are_draws(draws: Any) -> bool:
 
 
 def _is_percent(value: Any) -> bool:
-    """Whether it is a percentage, up to rounding, or None; NaN is not."""
+    """Return whether a value is None or a percentage, up to rounding; NaN is not."""
     if value is None:
         return True
     return isinstance(value, int | float) and -ROUNDING <= value <= 100 + ROUNDING
 
 
 def _is_interval(pair: Any) -> bool:
-    """Whether it is a pair of percentages, the lower first up to rounding, or None."""
+    """Return whether a value is None or a pair of percentages in ascending order."""
     if pair is None:
         return True
     if not isinstance(pair, list) or len(pair) != 2 or None in pair:
@@ -234,7 +234,7 @@ def _is_interval(pair: Any) -> bool:
 
 
 def _is_confusion(table: Any, classes: set[str]) -> bool:
-    """Whether it counts images of a class by the class that they are taken for, or is None."""
+    """Return whether it is None, or counts of images by class and answer."""
     if table is None:
         return True
     if not isinstance(table, dict) or not classes.issuperset(table):

@@ -52,12 +52,12 @@ def row_key(**parts: Any) -> str:
 
 
 def safe_name(feature: str) -> str:
-    """A feature's name as part of a file name."""
+    """Return a feature's name as part of a file name."""
     return re.sub(r"[^A-Za-z0-9.@]+", "_", feature)[:80]
 
 
 def _number(text: str) -> int | float:
-    """A whole number of a JSON file; infinite, as JSON's others are, if it is beyond all floats."""
+    """Read an integer of a JSON file; one beyond all floats is infinite, as other numbers are."""
     return int(text) if len(text) < 300 else float(text)
 
 
@@ -108,7 +108,7 @@ class _Lines(ABC):
         """Return the first key of a line that is not usable."""
 
     def find(self, key: str) -> list[Result]:
-        """The rows measured under this key; none if they were not."""
+        """Return the rows measured under this key; none if they were not."""
         return [row for row in self.rows if row["key"] == key]
 
     def keep(self, rows: Sequence[Result]) -> None:
@@ -171,7 +171,7 @@ class Results(_Lines):
         self.keep([row])
 
     def scores_path(self, row: Result) -> Path:
-        """Where the scores of a row are."""
+        """Return the path of the scores of a row."""
         return self.folder / "scores" / f"{safe_name(row['feature'])}-{row['key']}.npz"
 
     def groups(self, row: Result) -> Array | None:

@@ -48,7 +48,7 @@ class Patience:
 
 
 class UnreachableError(FetchError):
-    """The address does not give the file."""
+    """The address does not have the file."""
 
 
 class DroppedError(Exception):
@@ -74,7 +74,7 @@ class Answer:
     version: dict[str, Any]
 
     def read(self) -> bytes:
-        """The next bytes, as soon as there are some; b"" at the end of the body."""
+        """Return the next bytes, as soon as there are some; b"" at the end of the body."""
         try:
             return self.body.read1(_CHUNK)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -121,7 +121,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 class _Part:
-    """The bytes that have come so far, and of which version of the file they are."""
+    """The bytes that were received, and the version of the file that they are of."""
 
     def __init__(self, target: Path):
         self.path = target.with_name(f"{target.name}.part")
@@ -285,7 +285,7 @@ def _open(url: str, offset: int, timeout: float) -> http.client.HTTPResponse:
 
 
 def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPResponse | str:
-    """The response, or where a redirect points to."""
+    """Return the response, or the address of a redirect."""
     # identity: a compressed answer would have another length and other ranges than the file
     headers = {"User-Agent": "deepfishing", "Accept-Encoding": "identity"}
     if offset:

@@ -157,7 +157,7 @@ def _outside(member: str) -> str:
 
 
 def _problem(member: tarfile.TarInfo) -> str:
-    """Why a member is refused; empty if it is not."""
+    """Return why a member of an archive is refused, or ""."""
     if outside := _outside(member.name):
         return outside
     if member.size < 0:  # the reader would go back and find it again, without end

@@ -74,7 +74,7 @@ def remove_file(path: Path) -> bool:
 
 
 def _is_in_use(error: PermissionError) -> bool:
-    """Whether Windows refuses because a program has the file open or mapped."""
+    """Return whether Windows refuses since a program has the file open or mapped."""
     return getattr(error, "winerror", None) in IN_USE_ERRORS
 
 
@@ -178,7 +178,7 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_intact(facts: Mapping[str, Any]) -> bool:
-    """Whether facts are unchanged since they were sealed; those without a seal count as unchanged.
+    """Return whether facts are unchanged since they were sealed; without a seal, True.
 
     A single flipped bit cannot take the seal away and change something else too.
     """

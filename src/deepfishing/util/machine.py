@@ -70,7 +70,7 @@ def processor() -> str:
 
 
 def describe() -> str:
-    """One line: cores, processor and memory."""
+    """Return one line: cores, processor and memory."""
     return f"{cores()} cores, {processor()}, {memory() / 1e9:.0f} GB"
 
 
@@ -79,7 +79,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def release_pages(content: np.ndarray[Any, Any]) -> None:
-    """Let go of the pages of a file that is mapped into memory, where the system can.
+    """Release the pages of a file that is mapped into memory, where the system can.
 
     They stay in the system's cache, and come back when the array is read again.
 

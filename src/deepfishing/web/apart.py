@@ -31,7 +31,7 @@ class WorkError(DeepFishingError, RuntimeError):
 def run_apart(
     task: str, arguments: Sequence[str], progress: Progress
 ) -> dict[str, Any]:
-    """Do a task of `deepfishing.web.work` in a process of its own; return its answer.
+    """Run a task of `deepfishing.web.work` in another process and return its answer.
 
     `progress` is called several times a second and may raise an exception, which ends the work.
     """

@@ -37,19 +37,19 @@ _log = logging.getLogger("deepfishing.web")
 def make_app(
     gallery: Gallery, host: str = "127.0.0.1", port: int = 0, token: str | None = None
 ) -> ASGIApp:
-    """The application, behind the guard of the address that the server is bound to."""
+    """Return the application with its access control."""
     return Guard(make_page(gallery), host, port, token)
 
 
 def make_page(gallery: Gallery) -> ASGIApp:
-    """The page of a gallery, which a guard must stand before."""
+    """Return the application of a gallery without access control."""
     app = make_site()
     app.include_router(make_routes(gallery))
     return app
 
 
 def make_site() -> FastAPI:
-    """The page's own files, and one line for every error."""
+    """Return an application with the static files and error handlers."""
     # no pages of FastAPI's own, which load scripts from elsewhere
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     paths = (path for path in STATIC.rglob("*") if path.is_file())
@@ -85,7 +85,7 @@ def make_site() -> FastAPI:
 
 
 def make_routes(gallery: Gallery) -> APIRouter:
-    """All addresses below /api."""
+    """Return all routes below /api."""
     studio = Studio(gallery)
     routes = APIRouter(prefix="/api")
     for view in VIEWS:
@@ -94,13 +94,13 @@ def make_routes(gallery: Gallery) -> APIRouter:
 
 
 def _links() -> bytes:
-    """The links of the navigation."""
+    """Return the links of the navigation."""
     link = '<a href="#view={0.name}" data-view="{0.name}">{0.title}</a>'
     return "".join(link.format(view) for view in VIEWS).encode()
 
 
 def _template(name: str, files: Mapping[str, bytes]) -> bytes:
-    """The elements of a view, which its script copies."""
+    """Return the HTML template of a view, which its script copies."""
     content = files.get(f"view_{name}.html", b"")
     return b'<template id="view-%s">%s</template>' % (name.encode(), content)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -57,12 +57,12 @@ TOP = 3  # classes that a model names
 EXACT_PHOTOS = 15_000  # of more, an index keeps the server below a gigabyte
 OPEN = 6  # recipes whose features are kept at a time
 POINTS = 20_000  # that a plot shows at most
-NEAREST = 2_000  # that it shows of a store too large to look at all
+NEAREST = 2_000  # points of it where the store is searched by an index
 MAX_HITS = 200
 RELEASE_EVERY = 16  # searches, after which the pages of the features are let go
-# hits that are looked at for each one that is shown
+# hits that are found for each one that is shown, since copies share a place
 LOOK_FURTHER, MAX_LOOKED_AT = 3, 600
-NEW, HELD_OUT, SEEN = "new", "held out", "seen"  # what a prediction is made of
+NEW, HELD_OUT, SEEN = "new", "held out", "seen"  # basis of a prediction
 MAX_EXAMPLES = 50
 MAX_TEXT = 4096  # of an id, a label, a text
 
@@ -92,9 +92,9 @@ class Example(BaseModel):
 
 @dataclass(frozen=True)
 class Filter:
-    """Only images with all of the labels, whose path or id contains the text, of a selection.
+    """Conditions on images: all of the labels, a text in path or id, a selection.
 
-    `only` takes those that are labelled, not labelled, or labelled with none of the classes.
+    `only` stands for images that are labelled, not labelled, or labelled with none of the classes.
     """
 
     labels: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Filter:
 
 
 class Question(BaseModel):
-    """What to search for: images like examples, by a recipe, of those that pass a filter."""
+    """A search: images like examples, by a recipe, among those that pass a filter."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     by: Text
@@ -126,8 +126,10 @@ class Question(BaseModel):
 
     @property
     def recipe(self) -> str:
-        """The recipe that is searched by: words are compared with the embedding alone."""
-        return WORDS_FEATURE if self.words.strip() else self.by
+        """The recipe of the search: words are compared with the embedding alone."""
+        if self.words.strip():
+            return WORDS_FEATURE
+        return self.by
 
     @property
     def filter(self) -> Filter:
@@ -175,7 +177,7 @@ def make_offer(store: Store, features: str | None = None) -> Offer:
 
 
 class Gallery:
-    """A store, open for the page; may be used from several threads.
+    """A store that is open for the page; safe to use from several threads.
 
     `features` are recipes to start with, comma-separated, `model` the folder of a model that was
     trained with the same network, `weights` the network's weight file if it is elsewhere now.
@@ -195,9 +197,10 @@ class Gallery:
         self.unread = 0  # photos of the folder that are not in the store yet
         self.store = Store.open(folder)
         self.offer = make_offer(self.store, features)
-        self.model = None if model is None else Model.load(model)
+        self.model: Model | None = None
         needed = self.offer.factors
-        if self.model is not None:
+        if model is not None:
+            self.model = Model.load(model)
             self.model.check_store(self.store)
             self._judged = Contents.of(self.store, self.model.columns)
             needed = (*needed, *self.model.factors)
@@ -209,21 +212,22 @@ class Gallery:
         self._progress = progress
         self._searches = itertools.count(1)
         self._open = lru_cache(OPEN)(self._open_searcher)
-        # what the page starts with is opened now, where its progress can be seen
+        # the recipes that the page starts with are opened now, where progress is shown
         starts = (*self.offer.gradient[:1], *self.offer.forward[:1])
-        first, *_ = [self.searcher(by) for by in starts]
+        searchers = [self.searcher(by) for by in starts]
         self._progress = None
-        self.first_searcher = first
-        self.collection, self.keys = first.collection, first.contents.keys
+        self.first_searcher = searchers[0]
+        self.collection = self.first_searcher.collection
+        self.keys = self.first_searcher.contents.keys
         self.live = LiveLabels(self.store.folder, self.collection, self.keys)
         self.selections = Selections()
         self._with_text = lru_cache(32)(self._find_text)
 
     def searcher(self, by: str) -> Searcher:
-        """The searcher of a recipe, opened when it is first asked for."""
+        """Return the searcher of a recipe; it is opened at its first use."""
         if by not in self.offer:
             raise UnknownError("by must be one of the recipes that /api/store lists")
-        with self._lock:  # or two threads would open it at once
+        with self._lock:  # so that two threads do not open it at once
             return self._open(by)
 
     def _open_searcher(self, by: str) -> Searcher:
@@ -237,21 +241,23 @@ class Gallery:
         return searcher
 
     def summary(self) -> dict[str, Any]:
-        """What the page shows before anything is asked."""
+        """Return the facts that the page shows first."""
+        labels = []
+        for name, count in self.live.counts().items():
+            labels.append({"name": name, "images": count})
+        model = None
+        if self.model is not None:
+            model = parse_recipe(self.model.recipe).title
         return {
             "name": self.name,
             "network": self.store.settings["network"],
             "images": len(self.collection),
             "forward": self.offer.forward,
             "gradient": self.offer.gradient,
-            "labels": [
-                {"name": name, "images": n} for name, n in self.live.counts().items()
-            ],
+            "labels": labels,
             "words": self.reads_words,
             "unread": self.unread,
-            "model": None
-            if self.model is None
-            else parse_recipe(self.model.recipe).title,
+            "model": model,
         }
 
     @property
@@ -259,19 +265,20 @@ class Gallery:
         """Whether images can be searched by words."""
         return self.first_searcher.texts.is_known and WORDS_FEATURE in self.offer
 
-    def images(self, wanted: Filter, offset: int, limit: int) -> dict[str, Any]:
-        """Some of the images that pass a filter, and how many there are."""
-        return self.images_of(self.rows(wanted), offset, limit)
+    def images(self, conditions: Filter, offset: int, limit: int) -> dict[str, Any]:
+        """Return some of the images that pass a filter, and their number."""
+        return self.images_of(self.rows(conditions), offset, limit)
 
     def images_of(self, rows: Array | None, offset: int, limit: int) -> dict[str, Any]:
-        """Some images of rows in their order, of all rows if they are None."""
-        total = len(self.collection) if rows is None else len(rows)
-        some = range(offset, min(offset + limit, total))
-        found = [self._image(i if rows is None else int(rows[i])) for i in some]
-        return {"total": total, "images": found}
+        """Return some images of these rows in their order; None stands for all rows."""
+        if rows is None:
+            rows = np.arange(len(self.collection))
+        page = rows[offset : offset + limit]
+        images = [self._image(int(row)) for row in page]
+        return {"total": len(rows), "images": images}
 
     def image(self, id_: str) -> dict[str, Any]:
-        """One image."""
+        """Return the facts of one image."""
         return self._image(self.row(id_))
 
     def _image(self, row: int) -> dict[str, Any]:
@@ -282,57 +289,59 @@ class Gallery:
         return str(self.collection.table.column("id")[row].as_py())
 
     def content(self, id_: str) -> tuple[str, str]:
-        """Path and hash of an image."""
+        """Return path and hash of an image."""
         row = self.row(id_)
         return self.path_of(row), self.key_of_row(row)
 
     def path_of(self, row: int) -> str:
-        """Path at which a row was seen last."""
+        """Return the path at which a row was seen last."""
         return str(self.collection.table.column("path")[row].as_py())
 
     def key_of_row(self, row: int) -> str:
-        """Hash of the content of a row."""
+        """Return the hash of a row's content."""
         return str(self.keys[int(self.collection.content[row])].as_py())
 
     def ids_of(self, contents: Collection[str]) -> list[str]:
-        """Ids of all images that have one of these contents."""
-        numbers = pc.index_in(
-            pa.array(contents, pa.string()), value_set=self.keys
-        ).drop_null()
-        rows = [self.collection.rows_of(number) for number in numbers.to_pylist()]
-        return [self.id_of(int(row)) for some in rows for row in some]
+        """Return the ids of all images that have one of these contents."""
+        numbers = pc.index_in(pa.array(contents, pa.string()), value_set=self.keys)
+        ids = []
+        for number in numbers.drop_null().to_pylist():
+            for row in self.collection.rows_of(number):
+                ids.append(self.id_of(int(row)))
+        return ids
 
     def search(self, question: Question) -> list[dict[str, Any]]:
-        """The nearest images and why, the nearest first; of similar ones, copies above all, one.
+        """Return the nearest images and why, the nearest first.
 
-        The others of its group are `similar`, so that copies do not fill the first places.
+        Of copies and similar scenes only the nearest is a hit, so that they do not fill the first
+        places; the others are its `similar`.
         """
         rows = self.rows(question.filter)
         if rows is not None and not len(rows):
             return []
-        searcher, likes, unlikes = self._examples(question)
+        searcher, examples, negative = self._examples(question)
         among = self._rows_in(searcher, rows)
         if among is not None and not among.any():
             return []
-        most = min(question.k * LOOK_FURTHER, MAX_LOOKED_AT)
-        hits = searcher.search(likes, most, unlikes, among=among)
+        count = min(question.k * LOOK_FURTHER, MAX_LOOKED_AT)
+        hits = searcher.search(examples, count, negative, among=among)
         if next(self._searches) % RELEASE_EVERY == 0:
             searcher.contents.release()
-        firsts = collapse(hits, groups_of(searcher, hits))[: question.k]
-        return [
-            {
-                "id": hit.id,
-                "similar": similar,
-                "labels": self._labels_of(hit.id) or (),
-                "score": _number(hit.score),
-                "forward": _number(hit.forward),
-                "backward": None if hit.backward is None else _number(hit.backward),
-                "classes": [
-                    {"name": one.name, "term": _number(one.term)} for one in hit.classes
-                ],
-            }
-            for hit, similar in firsts
-        ]
+        groups = collapse(hits, groups_of(searcher, hits))
+        return [self._hit(hit, similar) for hit, similar in groups[: question.k]]
+
+    def _hit(self, hit: Hit, similar: list[str]) -> dict[str, Any]:
+        """Return a hit for the page, with the ids of its copies and similar scenes."""
+        classes = [{"name": c.name, "term": _number(c.term)} for c in hit.classes]
+        return {
+            "id": hit.id,
+            "similar": similar,
+            "labels": self._labels_of(hit.id) or (),
+            "score": _number(hit.score),
+            "forward": _number(hit.forward),
+            "backward": _number(hit.backward),
+            "classes": classes,
+        }
 
     def _labels_of(self, id_: str) -> Labels:
         """Return the labels of an image as they are now; other recipes may have other images."""
@@ -340,64 +349,73 @@ class Gallery:
         return None if row is None else self.live.of_row(row)
 
     def _rows_in(self, searcher: Searcher, rows: Array | None) -> Array | None:
-        """Whether each row of a searcher's collection is one of these rows; None if all are."""
+        """Return whether each row of a searcher's collection is among these; None for all."""
         if rows is None:
             return None
-        ids, others = (
-            self.collection.table.column("id"),
-            searcher.collection.table.column("id"),
-        )
-        passed = np.zeros(len(self.collection), dtype=bool)
-        passed[rows] = True
-        if ids.equals(others):
-            return passed
-        among: Array = pc.is_in(
-            others, value_set=ids.filter(pa.array(passed))
-        ).to_numpy()
-        return among
+        ids = self.collection.table.column("id")
+        ids_of_searcher = searcher.collection.table.column("id")
+        is_among = np.zeros(len(self.collection), dtype=bool)
+        is_among[rows] = True
+        if ids.equals(ids_of_searcher):
+            return is_among
+        ids_among = ids.filter(pa.array(is_among))
+        in_searcher: Array = pc.is_in(ids_of_searcher, value_set=ids_among).to_numpy()
+        return in_searcher
 
     def scatter(self, question: Question) -> dict[str, Any]:
-        """Forward and backward similarity of the images that pass a filter, and `is_product`:
-        whether the score is their product, so that lines of the same score can be drawn.
+        """Return forward and backward similarity of the images that pass a filter.
 
-        If there are more than `POINTS`, those with the highest scores and an even sample of the
-        others. Where an index is needed, to look at all would take too long: the nearest `NEAREST`.
+        `is_product` is true where the score is their product, so that lines of equal score can be
+        drawn. Of more than `POINTS` images the points are those with the highest scores and an even
+        sample of the others; with an index, the nearest `NEAREST`.
         """
-        wanted = self.rows(question.filter)
-        answer: dict[str, Any] = {"total": 0, "ids": [], "forward": [], "backward": []}
-        answer["is_product"] = False
-        if wanted is not None and not len(wanted):
-            return answer
-        searcher, likes, unlikes = self._examples(question)
-        is_product = searcher.recipe.is_plain and len(likes) == 1 and not unlikes
-        among = self._rows_in(searcher, wanted)
+        nothing = {
+            "total": 0,
+            "ids": [],
+            "forward": [],
+            "backward": [],
+            "is_product": False,
+        }
+        passing = self.rows(question.filter)
+        if passing is not None and not len(passing):
+            return nothing
+        searcher, examples, negative = self._examples(question)
+        is_single = len(examples) == 1 and not negative
+        is_product = searcher.recipe.is_plain and is_single
+        among = self._rows_in(searcher, passing)
         if searcher.index is not None:
-            near = searcher.search(likes, NEAREST, unlikes, among=among)
+            nearest = searcher.search(examples, NEAREST, negative, among=among)
+            total = len(self.collection)
+            if passing is not None:
+                total = len(passing)
             return {
-                "total": len(self.collection) if wanted is None else len(wanted),
-                "ids": [hit.id for hit in near],
-                "forward": [_number(hit.forward) for hit in near],
-                "backward": [_number(hit.backward or 0) for hit in near],
+                "total": total,
+                "ids": [hit.id for hit in nearest],
+                "forward": [_number(hit.forward) for hit in nearest],
+                "backward": [_number(hit.backward or 0) for hit in nearest],
                 "is_product": is_product,
             }
-        forward, backward, score = searcher.similarities(likes, unlikes)
+        forward, backward, score = searcher.similarities(examples, negative)
         if backward is None:
-            return answer
-        rows = np.arange(len(score)) if among is None else np.flatnonzero(among)
-        shown = thin_out(rows, score, POINTS)
+            return nothing
+        rows = np.arange(len(score))
+        if among is not None:
+            rows = np.flatnonzero(among)
+        points = thin_out(rows, score, POINTS)
         return {
             "total": len(rows),
-            "ids": searcher.collection.table.column("id").take(shown).to_pylist(),
-            "forward": [_number(one, 4) for one in forward[shown].tolist()],
-            "backward": [_number(one, 4) for one in backward[shown].tolist()],
+            "ids": searcher.collection.table.column("id").take(points).to_pylist(),
+            "forward": [_number(value, 4) for value in forward[points].tolist()],
+            "backward": [_number(value, 4) for value in backward[points].tolist()],
             "is_product": is_product,
         }
 
     def predict(self, example: Example) -> dict[str, Any]:
-        """The most probable classes of an image, by the trained model; none without its factors.
+        """Return the most probable classes of an image by the trained model.
 
-        Of an image that the model was trained on, the prediction of its cross-validation, made
-        without the image and its copies; `basis` says so.
+        They are empty for an image without the model's factors. Of an image that the model was
+        trained on, it is the prediction of the cross-validation, made without the image and its
+        copies; `basis` says so.
         """
         if self.model is None:
             raise UnknownError("predictions need `deepfish serve --model`, got none")
@@ -406,29 +424,35 @@ class Gallery:
         if example.upload:
             arrays = self.uploads.recall(example.upload)
         else:
+            key = self.content(example.id)[1]
             if self.model.held_out is not None:
-                held_out = self.model.held_out.find(self.content(example.id)[1])
-            number = pc.index(self._judged.keys, self.content(example.id)[1]).as_py()
+                held_out = self.model.held_out.find(key)
+            number = pc.index(self._judged.keys, key).as_py()
             if number < 0:
                 return {"classes": [], "basis": NEW}
             arrays = self._judged.read(np.array([number]), columns)
         if held_out is not None and (held_out >= 0).any():
-            basis, chances = HELD_OUT, np.where(held_out >= 0, held_out, np.nan)
+            basis = HELD_OUT
+            probabilities = np.where(held_out >= 0, held_out, np.nan)
         else:
-            basis = NEW if held_out is None else SEEN
-            chances = self.model.probabilities(
-                {name: arrays[name] for name in columns}
-            )[0]
-        best = np.argsort(-chances, kind="stable")[:TOP]
-        classes = [
-            {"name": self.model.classes[c], "probability": round(float(chances[c]), 4)}
-            for c in best
-            if np.isfinite(chances[c])
-        ]
+            basis = NEW
+            if held_out is not None:
+                basis = SEEN
+            factors = {name: arrays[name] for name in columns}
+            probabilities = self.model.probabilities(factors)[0]
+        classes = []
+        for number in np.argsort(-probabilities, kind="stable")[:TOP]:
+            probability = float(probabilities[number])
+            if math.isfinite(probability):
+                name = self.model.classes[number]
+                classes.append({"name": name, "probability": round(probability, 4)})
         return {"classes": classes, "basis": basis}
 
     def _examples(self, question: Question) -> tuple[Searcher, list[Key], list[Key]]:
-        """A searcher and what it takes; an unknown id would be a path to it, so none gets there."""
+        """Return a searcher, examples and negative examples.
+
+        Unknown ids are refused, since a searcher would take them for paths of files.
+        """
         texts: list[Key] = []
         if question.words.strip():
             if not self.reads_words:
@@ -449,53 +473,53 @@ class Gallery:
                 )
             return example.id
 
-        return (
-            searcher,
-            [*texts, *map(key, question.like)],
-            [*map(key, question.unlike)],
-        )
+        examples = [*texts, *map(key, question.like)]
+        negative = [key(example) for example in question.unlike]
+        return searcher, examples, negative
 
     def row(self, id_: str) -> int:
-        """The row of an id; an `UnknownError` if there is none."""
+        """Return the row of an id, or raise an `UnknownError`."""
         row = self.collection.row_of(id_)
         if row is None:
             raise UnknownError("the store has no image with this id")
         return row
 
-    def rows(self, wanted: Filter) -> Array | None:
-        """Return the rows that pass a filter, rising; None if all do."""
-        conditions = list(self._conditions(wanted))
-        if not conditions:
+    def rows(self, conditions: Filter) -> Array | None:
+        """Return the rows that pass a filter, in ascending order; None if all pass."""
+        parts = list(self._passing(conditions))
+        if not parts:
             return None
-        return np.flatnonzero(np.logical_and.reduce(conditions))
+        return np.flatnonzero(np.logical_and.reduce(parts))
 
-    def _conditions(self, wanted: Filter) -> Iterator[Array]:
+    def _passing(self, conditions: Filter) -> Iterator[Array]:
         """Yield whether each row passes, for each part of a filter."""
-        if wanted.text:
-            yield self._with_text(wanted.text)
-        if wanted.only:
+        if conditions.text:
+            yield self._with_text(conditions.text)
+        if conditions.only:
             self.live.refresh()
-            yield self.live.has_state(wanted.only)
-        counts = self.live.counts() if wanted.labels else {}
-        for label in wanted.labels:
+            yield self.live.has_state(conditions.only)
+        counts: Mapping[str, int] = {}
+        if conditions.labels:
+            counts = self.live.counts()
+        for label in conditions.labels:
             if label not in counts:
                 raise UnknownError(
                     f"label must be one that the store has, got {label!r}"
                     f"{did_you_mean(label, counts)}"
                 )
             yield self.live.has(label)
-        if wanted.selection:
-            selected = np.zeros(len(self.collection), dtype=bool)
-            selected[self.selections.get(wanted.selection).rows] = True
-            yield selected
+        if conditions.selection:
+            is_selected = np.zeros(len(self.collection), dtype=bool)
+            is_selected[self.selections.get(conditions.selection).rows] = True
+            yield is_selected
 
     def _find_text(self, text: str) -> Array:
-        """Whether the path or the id of each row contains a text, in small or capital letters."""
-        found = np.zeros(len(self.collection), dtype=bool)
+        """Return whether the path or the id of each row contains a text, whatever its case."""
+        contains = np.zeros(len(self.collection), dtype=bool)
         for name in ("path", "id"):
             column = self.collection.table.column(name)
-            found |= pc.match_substring(column, text, ignore_case=True).to_numpy()
-        return found
+            contains |= pc.match_substring(column, text, ignore_case=True).to_numpy()
+        return contains
 
 
 def collapse(hits: Sequence[Hit], groups: Sequence[int]) -> list[tuple[Hit, list[str]]]:
@@ -515,22 +539,27 @@ def groups_of(searcher: Searcher, hits: Sequence[Hit]) -> list[int]:
         return []
     collection = searcher.collection
     numbers = [int(collection.content[collection.row_of(hit.id)]) for hit in hits]
-    distinct, place = np.unique(numbers, return_inverse=True)
+    distinct, inverse = np.unique(numbers, return_inverse=True)
     arrays = searcher.contents.read(distinct, searcher.recipe.columns)
-    group = similar_groups(np.asarray(find_embedding(arrays), dtype=np.float32))
-    return [int(one) for one in group[place]]
+    embedding = np.asarray(find_embedding(arrays), dtype=np.float32)
+    groups: list[int] = similar_groups(embedding)[inverse].tolist()
+    return groups
 
 
-def thin_out(rows: Array, score: Array, most: int) -> Array:
-    """At most so many of the rows: half of them the best, the rest evenly spread, all rising."""
-    if len(rows) <= most:
+def thin_out(rows: Array, score: Array, limit: int) -> Array:
+    """Return at most `limit` of the rows: half the best, half evenly spread, in order."""
+    if len(rows) <= limit:
         return rows
     order = rows[np.argsort(-score[rows], kind="stable")]
-    best, rest = order[: most // 2], np.sort(order[most // 2 :])
-    spread = np.linspace(0, len(rest) - 1, most - len(best)).round().astype(np.int64)
-    return np.sort(np.concatenate([best, rest[spread]]))
+    half = limit // 2
+    best, others = order[:half], np.sort(order[half:])
+    positions = np.linspace(0, len(others) - 1, limit - half)
+    spread = others[positions.round().astype(np.int64)]
+    return np.sort(np.concatenate([best, spread]))
 
 
-def _number(value: float, digits: int = 6) -> float | None:
-    """JSON has no word for what is not finite."""
-    return round(float(value), digits) if math.isfinite(value) else None
+def _number(value: float | None, digits: int = 6) -> float | None:
+    """Round a number for JSON; None if it is not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    return round(float(value), digits)

@@ -74,7 +74,7 @@ class Guard:
         await (answer or self.app)(scope, receive, send_with_headers)
 
     def check(self, scope: Scope) -> Response | None:
-        """An answer in place of the application's, or None."""
+        """Return a refusal, or None if the request may pass."""
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not is_ours(host, self.host):
@@ -87,7 +87,7 @@ class Guard:
         return self.check_token(scope, headers) if self.token is not None else None
 
     def check_token(self, scope: Scope, headers: Headers) -> Response | None:
-        """Let in who has the cookie or the header; the token in the address becomes a cookie."""
+        """Accept a cookie or a header with the token; a token in the address becomes a cookie."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_token(bearer.strip()):
             return None
@@ -107,12 +107,12 @@ class Guard:
         )
 
     def is_token(self, text: str) -> bool:
-        """Whether it is the token, in a time that tells nothing."""
+        """Return whether this is the token, in constant time."""
         return secrets.compare_digest(text.encode(), (self.token or "").encode())
 
 
 def is_ours(host: str, bound: str) -> bool:
-    """Whether a Host header names this server, bound to an address.
+    """Return whether a Host header names this server, bound to an address.
 
     Bound to this machine alone, only its own names do. Else any number does, since nobody can make
     a number point elsewhere, and the name of the machine.
@@ -133,7 +133,7 @@ def is_ours(host: str, bound: str) -> bool:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether an address can be reached from this machine only."""
+    """Return whether an address can be reached from this machine only."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -154,7 +154,7 @@ def _refuse(status: int, line: str) -> JSONResponse:
 
 
 class RefusedError(Exception):
-    """A request that is not answered: the status and one line why."""
+    """A refused request: the status and the reason in one line."""
 
     def __init__(
         self, status: int, line: str, headers: dict[str, str] | None = None
@@ -166,7 +166,7 @@ class RefusedError(Exception):
 
 
 class Gate:
-    """Lets `running` pieces of work run at a time and `waiting` more wait; others get a 503.
+    """Limit on load: `running` tasks at a time, `waiting` more in a queue, others get a 503.
 
     They run in threads of the gate's own. In threads that change, each would in time hold as much
     memory as the largest piece of work needs.
@@ -180,7 +180,7 @@ class Gate:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place inside, as soon as one is free."""
+        """Wait for a free slot and hold it."""
         if self._inside >= self.most:
             raise RefusedError(503, BUSY, {"Retry-After": "1"})
         self._inside += 1
@@ -191,7 +191,7 @@ class Gate:
             self._inside -= 1
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Do the work in a thread, so that the server goes on answering."""
+        """Run a function in a thread, so that the server stays responsive."""
         async with self.place():
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
@@ -213,7 +213,7 @@ class Receiver:
     async def body(
         self, request: Request, limit: int, seconds: float = BODY_SECONDS
     ) -> AsyncIterator[bytes]:
-        """The whole body; it counts as in memory until the block ends."""
+        """Yield the whole body; it counts as in memory until the block ends."""
         arrival = _Arrival()
         self._arriving.append(arrival)
         try:
@@ -238,7 +238,7 @@ class Receiver:
 
 
 class _Arrival:
-    """A body that is arriving."""
+    """The body of a request while it is received."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -260,7 +260,7 @@ async def read_body(
     arrival: _Arrival | None = None,
     make_room: Callable[[], None] = lambda: None,
 ) -> bytes:
-    """The body, in memory; refused as soon as it is larger than the limit or takes too long."""
+    """Read the body into memory; refuse it once it is too large or too slow."""
     too_large = RefusedError(
         413,
         f"a request must have at most {limit:,} bytes, got more; send a smaller one",

@@ -24,7 +24,7 @@ _log = logging.getLogger("deepfishing.web")
 
 
 class CancelledError(Exception):
-    """Raised inside of work that somebody cancelled."""
+    """Raised inside a job that was cancelled."""
 
 
 @dataclass

@@ -49,7 +49,7 @@ class _Body(BaseModel):
 
 
 class Nothing(_Body):
-    """A request that needs no more than its address."""
+    """A request with an empty body."""
 
 
 class FilterBody(_Body):
@@ -194,7 +194,7 @@ class Labelling:
         return self._answer(self.log.rename_class(rename, to, origin=ORIGIN))
 
     def forget_folders(self) -> dict[str, Any]:
-        """Take away all labels that come from the names of folders or lists, as one act."""
+        """Remove all labels that come from names of folders or from lists, as one act."""
         rows = self._rows_of_source()
         if len(rows) > MAX_AT_ONCE:
             raise RefusedError(
@@ -289,7 +289,7 @@ class Labelling:
         return rows
 
     def _check_seen(self, asked: LabelChange, rows: Array) -> None:
-        """Refuse a change by somebody who has not seen what others have done meanwhile."""
+        """Refuse a change that is based on labels that others have changed since."""
         if "seen" not in asked.model_fields_set:
             return
         self.live.refresh()

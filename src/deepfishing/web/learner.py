@@ -1,4 +1,4 @@
-"""The classifier that learns while somebody labels, in a thread of its own.
+"""The classifier that learns in a background thread while photos are labelled.
 
 It takes the vectors of `learn.label_pool`, which are made once and kept with the store, and all
 labels of the log. After every label it learns again, in a fraction of a second, and what it has
@@ -59,7 +59,7 @@ _log = logging.getLogger("deepfishing.web")
 
 @dataclass(frozen=True, eq=False)
 class Taught:
-    """What was learned from the labels of one moment."""
+    """Result of learning from the labels at one moment."""
 
     version: int  # of the labels
     labelled: int
@@ -138,7 +138,7 @@ class Learner:
         return Prepared(pool, self._find_groups(pool), numbers, rows)
 
     def _has_all(self, pool: LabelPool) -> bool:
-        """Whether no photo was added since the vectors were made; a large pool is a sample."""
+        """Return whether the vectors cover all photos; those of a large store are a sample."""
         known = pool.numbers_of(self.gallery.keys) >= 0
         return bool(known.all()) or len(pool) >= MAX_CONTENTS
 
@@ -215,7 +215,7 @@ class Learner:
     # ---- answers ----
 
     def state(self) -> dict[str, Any]:
-        """Return how far the learner is, and what it has learned."""
+        """Return the state of the learner and its latest results."""
         self.nudge()
         taught = self.taught
         job = self.jobs.get(JOB)

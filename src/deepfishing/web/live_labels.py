@@ -85,7 +85,7 @@ class LiveLabels:
         return self._source_sets[int(self._source_codes[row])]
 
     def from_source(self) -> Array:
-        """Return the rows whose labels come from their source, and that nobody has labelled."""
+        """Return the rows whose labels come from their source alone."""
         is_labelled = np.array(
             [labels is not None for labels in self._source_sets], dtype=bool
         )
@@ -97,21 +97,21 @@ class LiveLabels:
         return [self._sets[code] for code in self._codes[rows].tolist()]
 
     def has(self, label: str) -> Array:
-        """Whether each row has a label."""
+        """Return whether each row has a label."""
         return self._rows_whose_set(
             lambda labels: labels is not None and label in labels
         )
 
     def is_labelled(self) -> Array:
-        """Whether each row is labelled, be it with none of the classes."""
+        """Return whether each row is labelled, also with none of the classes."""
         return self._rows_whose_set(lambda labels: labels is not None)
 
     def is_none_of_these(self) -> Array:
-        """Whether each row is known to show none of the classes."""
+        """Return whether each row is known to show none of the classes."""
         return self._rows_whose_set(lambda labels: labels == ())
 
     def has_state(self, state: str) -> Array:
-        """Whether each row is "labelled", "unlabelled", or has "none" of the classes."""
+        """Return whether each row is "labelled", "unlabelled", or has "none" of the classes."""
         if state == "none":
             return self.is_none_of_these()
         labelled = self.is_labelled()

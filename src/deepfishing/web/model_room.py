@@ -96,7 +96,7 @@ class ModelRoom:
         return found
 
     def train(self, recipe: str, progress: Progress) -> None:
-        """Train on the labels of now, in a process of its own."""
+        """Train on the current labels, in another process."""
         options = json.dumps({"recipe": recipe})
         run_apart(TRAIN, [str(self.gallery.store.folder), options], progress)
         # of the model before
@@ -104,7 +104,7 @@ class ModelRoom:
         self.reload()
 
     def write_onnx(self, progress: Progress) -> None:
-        """Write the model as .onnx, in a process of its own."""
+        """Write the model as .onnx, in another process."""
         self.require()
         weights = self.gallery.uploads.weights
         options = json.dumps({"weights": None if weights is None else str(weights)})
@@ -125,7 +125,7 @@ class ModelRoom:
         return Predictions(found.model.classes, codes, values.max(axis=1))
 
     def _numbers(self, found: StoreModel) -> Array:
-        """Where each row of the gallery is in the predictions; -1 for one that is not."""
+        """Return the index of each row's prediction, -1 for none."""
         collection = self.gallery.collection
         keys = self.gallery.first_searcher.contents.keys
         numbers: Array = found.numbers_of(keys)[collection.content]

@@ -1,4 +1,4 @@
-"""A folder of photos on its way to the page: `deepfish studio` reads it, then shows it.
+"""`deepfish studio`: read a folder of photos with progress, then show its page.
 
 While photos are read, the page shows how far that is. Reading can be cancelled and goes on later
 where it stopped; what has been read can be looked at meanwhile.

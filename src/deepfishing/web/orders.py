@@ -100,7 +100,7 @@ class Orders:
         return np.array([rank[name] for name in names])
 
     def _by_doubt(self) -> Array:
-        """The least certain first; those without a prediction last."""
+        """Return rows by certainty, the least certain first; those without a prediction last."""
         taught, prepared = self.learner.taught, self.learner.prepared
         self.learner.nudge()
         if taught is None or prepared is None or taught.learned is None:
@@ -119,7 +119,7 @@ class Orders:
         return date.strftime("%Y-%m")
 
     def _by_date(self) -> Array:
-        """The newest photo first, those without a date last."""
+        """Return rows by date, the newest first; those without a date last."""
         seconds = self.dates.seconds()
         if seconds is None and self.dates.missing() <= AT_ONCE:
             self.dates.read(self._paths_of_contents())

@@ -46,7 +46,7 @@ _log = logging.getLogger("deepfishing.web")
 
 
 class Thumbnails:
-    """Makes thumbnails of the images of a store, and keeps the last `keep_bytes` in memory."""
+    """Thumbnails of the images of a store; the last `keep_bytes` stay in memory."""
 
     def __init__(self, folder: Path, keep_bytes: int = KEEP_BYTES) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Thumbnails:
         self._lock = threading.Lock()
 
     def jpeg(self, path: str, sha256: str, size: str) -> bytes:
-        """The image seen at `path` with this content; an `ImageError` without any path in it."""
+        """Return a thumbnail of the image at `path` with this content; no error names the path."""
         key = sha256, size
         with self._lock:
             if key in self._kept:
@@ -94,7 +94,7 @@ class ForgottenError(ImageError):
 
 
 class Uploads(Encoder):
-    """The network of a store, and the factors `remembered` that it gave the last photos.
+    """The network of a store, with the factors of the last `remembered` photos.
 
     It is the encoder of a `Searcher`, which takes a key as an example.
     """
@@ -156,7 +156,7 @@ class Uploads(Encoder):
         return super().factors([ImageBytes("the photo", content)], self.remembered)
 
     def recall(self, key: str) -> dict[str, Array]:
-        """The factors of a photo, each (1, d) or (1, P, d)."""
+        """Return the factors of a photo, each (1, d) or (1, P, d)."""
         with self._order:
             if key not in self._remembered:
                 raise ForgottenError(
@@ -168,7 +168,7 @@ class Uploads(Encoder):
     def factors(
         self, images: Sequence[ImageBytes], wanted: Sequence[Factor]
     ) -> dict[str, Array]:
-        """What a searcher asks for: factors of photos whose content is their key."""
+        """Encode photos for a searcher; the content of a photo is its key."""
         found = [self.recall(image.content.decode()) for image in images]
         names = [factor.name for factor in wanted]
         return {

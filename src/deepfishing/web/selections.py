@@ -26,7 +26,7 @@ class ForgottenSelectionError(OptionError):
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """Some rows of a collection, rising, and a name for people."""
+    """Rows of a collection in ascending order, with a name to show."""
 
     key: str
     name: str

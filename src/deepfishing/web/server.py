@@ -37,7 +37,7 @@ HEAD_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and the token that it asks for; `chosen`: by its user."""
+    """Address and access token of a server; `chosen` if the user gave the token."""
 
     listening: socket.socket
     host: str
@@ -47,7 +47,7 @@ class Address:
 
     @property
     def shown(self) -> str:
-        """What to print: a token that was chosen stays out of terminals and logs."""
+        """The address to print; a token given by the user stays out of terminals and logs."""
         return (
             self.url.partition("=")[0] + "=$DEEPFISHING_TOKEN"
             if self.chosen
@@ -56,7 +56,7 @@ class Address:
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
+        """The address to open in a browser."""
         everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
         host = socket.gethostname() if everywhere else self.host
         name = f"[{host}]" if ":" in host else host
@@ -105,7 +105,7 @@ def bind(host: str, port: int | None = None) -> Address:
 
 
 class PromptProtocol(H11Protocol):
-    """HTTP by h11, which reads heads of at most 64 KiB, for clients that do not keep us waiting.
+    """HTTP by h11 with heads of at most 64 KiB and a time limit for slow clients.
 
     Every `HEAD_SECONDS` a connection must have asked something new, or an answer must be on its
     way; else it is closed. A browser that has lost an idle connection makes another one.
@@ -140,7 +140,7 @@ class PromptProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """A server that ends without a word: who is cut off by Ctrl-C is no news to its user."""
+    """A server that shuts down quietly after Ctrl-C."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End; what takes longer than the patience of the settings is cut off."""
@@ -154,7 +154,7 @@ def _nothing(_record: logging.LogRecord) -> bool:
 
 
 def share_heaps() -> None:
-    """Let all threads of this process that begin from now on share heaps, where glibc has them.
+    """Make threads that start later share memory heaps, where glibc is used.
 
     It gives threads heaps of their own, up to eight for each core. What is freed in one is not
     there for the others, so a server whose requests wander between threads grows for many minutes.
@@ -169,7 +169,7 @@ def share_heaps() -> None:
 
 
 def make_server(page: Gallery | Opening, address: Address) -> Server:
-    """A server that has not started."""
+    """Return a server that has not started."""
     # of another that has ended
     logging.getLogger("uvicorn.error").removeFilter(_nothing)
     app = make_page(page) if isinstance(page, Gallery) else page

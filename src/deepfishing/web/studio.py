@@ -1,4 +1,4 @@
-"""What the routes of all views share: the gallery, selections, jobs and limits on load."""
+"""State shared by the routes of all views: gallery, selections, jobs, limits on load."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class Studio:
-    """A gallery, and gates for the kinds of work that a request may ask for."""
+    """A gallery, and limits on load for each kind of work."""
 
     def __init__(self, gallery: Gallery) -> None:
         self.gallery = gallery
@@ -59,7 +59,7 @@ def wanted_filter(
 async def answer(
     gate: Gate, work: Callable[..., object], *arguments: object
 ) -> JSONResponse:
-    """Do work in a thread of a gate, and answer with what it returns."""
+    """Run a function within a limit on load and answer with its result as JSON."""
     return JSONResponse(await gate.run(partial(work, *arguments)), headers=NEVER_KEPT)
 
 

@@ -97,7 +97,7 @@ class Copies:
         self.review = Review(self.gallery.store.folder)
 
     def find(self, progress: Progress) -> None:
-        """Look for copies in a process of its own."""
+        """Look for copies in another process."""
         run_apart("duplicates", [str(self.gallery.store.folder)], progress)
         self.review.reload()
 
@@ -166,7 +166,7 @@ class Copies:
         )
 
     def _ids_among(self, wanted: Filter) -> set[str] | None:
-        """Ids of photos of groups that pass a filter; None if all do."""
+        """Return ids of photos of groups that pass a filter; None if all pass."""
         rows = self.gallery.rows(wanted)
         if rows is None:
             return None

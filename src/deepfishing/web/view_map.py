@@ -7,6 +7,7 @@ visitor draws becomes a selection here, of all photos inside, also of those that
 from __future__ import annotations
 
 import base64
+import json
 from posixpath import commonpath
 from typing import Annotated, Any, Literal
 
@@ -53,7 +54,7 @@ class Shape(BaseModel):
 
 
 class Making(BaseModel):
-    """Whether what is on the map already is laid out again."""
+    """A request to make the map; `again` also lays out the photos that are on it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     again: bool = False
@@ -70,8 +71,12 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/make")
     async def make(request: Request) -> JSONResponse:
-        asked = await read_json(request, Making)
-        job = studio.jobs.start(JOB, lambda progress: chart.make(asked.again, progress))
+        making = await read_json(request, Making)
+
+        def work(progress: Progress) -> None:
+            chart.make(making.again, progress)
+
+        job = studio.jobs.start(JOB, work)
         return JSONResponse(job.as_dict(), headers=NEVER_KEPT)
 
     @routes.get("/points")
@@ -87,8 +92,8 @@ def make_routes(studio: Studio) -> APIRouter:
         return await answer(studio.computing, chart.regions)
 
     @routes.get("/passing")
-    async def passing(wanted: Wanted) -> JSONResponse:
-        return await answer(studio.computing, chart.passing, wanted)
+    async def passing(conditions: Wanted) -> JSONResponse:
+        return await answer(studio.computing, chart.passing, conditions)
 
     @routes.get("/photo")
     async def photo(point: Annotated[int, Query(ge=0, le=2**31)]) -> JSONResponse:
@@ -96,8 +101,8 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/select")
     async def select(request: Request) -> JSONResponse:
-        asked = await read_json(request, Shape)
-        return await answer(studio.computing, chart.select, asked)
+        shape = await read_json(request, Shape)
+        return await answer(studio.computing, chart.select, shape)
 
     return routes
 
@@ -112,7 +117,7 @@ class Chart:
         self._read()
 
     def _read(self) -> None:
-        """Read the layout that was made last, and find the place of each row."""
+        """Read the latest layout and find the place of each row."""
         layout = open_layout(self.gallery.store)
         searcher = self.gallery.first_searcher
         n = len(self.gallery.collection)
@@ -124,47 +129,54 @@ class Chart:
             places = layout.places_of(keys)[content]
             group = _groups_of(layout, keys)[content]
         placed = np.flatnonzero(np.isfinite(places[:, 0]))
-        shown = placed
+        points = placed
         if len(placed) > MAX_POINTS:
-            even = np.linspace(0, len(placed) - 1, MAX_POINTS).round().astype(np.int64)
-            shown = placed[even]
+            even = np.linspace(0, len(placed) - 1, MAX_POINTS)
+            points = placed[even.round().astype(np.int64)]
         self.layout = layout
         self.places = places
         self.group = group
         self.placed = placed
-        self.shown = shown
+        self.point_rows = points
 
     def make(self, again: bool, progress: Progress) -> None:
-        """Lay out the photos in a process of its own."""
-        options = '{"again": true}' if again else "{}"
+        """Lay out the photos in another process."""
+        options = json.dumps({"again": again})
         run_apart("map", [str(self.gallery.store.folder), options], progress)
         self._read()
 
     def summary(self) -> dict[str, Any]:
-        """Return what there is of the map."""
-        job = self.studio.jobs.get(JOB)
-        layout = self.layout
-        return {
-            "job": None if job is None else job.as_dict(),
+        """Return the state of the map, and what its points can be coloured by."""
+        facts: dict[str, Any] = {
+            "job": None,
             "photos": len(self.gallery.collection),
             "placed": len(self.placed),
-            "shown": len(self.shown),
-            "laid_out": 0 if layout is None else layout.laid_out,
-            "contents": 0 if layout is None else len(layout.keys),
-            "by": "" if layout is None else layout.by,
-            "recipe": "" if layout is None else layout.recipe,
+            "shown": len(self.point_rows),
+            "laid_out": 0,
+            "contents": 0,
+            "by": "",
+            "recipe": "",
             "colours": self._available(),
         }
+        job = self.studio.jobs.get(JOB)
+        if job is not None:
+            facts["job"] = job.as_dict()
+        if self.layout is not None:
+            facts["laid_out"] = self.layout.laid_out
+            facts["contents"] = len(self.layout.keys)
+            facts["by"] = self.layout.by
+            facts["recipe"] = self.layout.recipe
+        return facts
 
     def _available(self) -> list[str]:
-        """Return what points can be coloured by."""
+        """Return the values of `by` that can be drawn."""
         available = ["label", "region"]
         if self._predicted() is not None:
             available += ["prediction", "doubt"]
         return [*available, "folder"]
 
     def _predicted(self) -> Predictions | None:
-        """Predictions of the model; without one, those of what was learnt from the labels."""
+        """Return predictions of the model, or else of the classifier that learns from labels."""
         predicted = self.room.predictions()
         if predicted is not None:
             return predicted
@@ -173,39 +185,40 @@ class Chart:
             return None
         learned = taught.learned
         confidence = learned.confidence(learned.scores)
-        if confidence is None:  # of too few labels nothing can be said
+        if confidence is None:  # too few labels
             return None
         numbers = prepared.number_of_row
-        at = np.maximum(numbers, 0)
-        codes = np.where(numbers >= 0, learned.scores.argmax(axis=1)[at], -1)
-        names = tuple(name if name != NONE else NONE_WORDS for name in learned.classes)
-        return Predictions(names, codes, confidence[at])
+        positions = np.maximum(numbers, 0)
+        best = learned.scores.argmax(axis=1)[positions]
+        codes = np.where(numbers >= 0, best, -1)
+        names = [{NONE: NONE_WORDS}.get(name, name) for name in learned.classes]
+        return Predictions(tuple(names), codes, confidence[positions])
 
     def points(self) -> dict[str, Any]:
         """Return the places of the points that are drawn."""
-        places = np.nan_to_num(self.places[self.shown])
+        places = np.nan_to_num(self.places[self.point_rows])
         steps = (np.clip(places, 0, 1) * PLACES).round().astype("<u2")
         return {"points": len(steps), "places": _base64(steps)}
 
     def photo(self, point: int) -> dict[str, Any]:
         """Return the photo of a point."""
-        if point >= len(self.shown):
+        if point >= len(self.point_rows):
             raise RefusedError(
-                400, f"point must be below {len(self.shown)}, got {point}"
+                400, f"point must be below {len(self.point_rows)}, got {point}"
             )
-        row = int(self.shown[point])
-        predicted = self._predicted()
-        about: dict[str, Any] = {
+        row = int(self.point_rows[point])
+        facts: dict[str, Any] = {
             "id": self.gallery.id_of(row),
             "labels": self.gallery.live.of_row(row) or (),
         }
+        predicted = self._predicted()
         if predicted is not None and predicted.codes[row] >= 0:
-            about["prediction"] = predicted.classes[predicted.codes[row]]
-            about["probability"] = round(float(predicted.probability[row]), 3)
-        return about
+            facts["prediction"] = predicted.classes[predicted.codes[row]]
+            facts["probability"] = round(float(predicted.probability[row]), 3)
+        return facts
 
     def colours(self, by: By) -> dict[str, Any]:
-        """Return a number for each point, and what the numbers mean; the last is "other"."""
+        """Return the number of each point's colour, and the legend; the last is "other"."""
         if by == "doubt":
             return self._doubt()
         if by == "label":
@@ -213,33 +226,30 @@ class Chart:
         elif by == "prediction":
             names, codes = self._predictions()
         elif by == "region":
-            names, codes = (
-                [one["name"] for one in self.regions()["regions"]],
-                self.group,
-            )
+            names = [region["name"] for region in self.regions()["regions"]]
+            codes = self.group
         else:
             names, codes = self._folders()
-        return _legend(names, codes, codes[self.shown])
+        return _legend(names, codes, codes[self.point_rows])
 
     def _doubt(self) -> dict[str, Any]:
         predicted = self._predicted()
         if predicted is None:
             raise RefusedError(409, "doubt needs a model or more labels, got neither")
-        doubt = np.where(predicted.codes >= 0, 1 - predicted.probability, 0.0)[
-            self.shown
-        ]
-        levels = (np.clip(doubt, 0, 1) * 255).round().astype(np.uint8)
+        doubt = np.where(predicted.codes >= 0, 1 - predicted.probability, 0.0)
+        levels = (np.clip(doubt[self.point_rows], 0, 1) * 255).round()
+        levels = levels.astype(np.uint8)
         return {"scale": ["sure", "unsure"], "codes": _base64(levels)}
 
     def _labels(self) -> tuple[list[str], Array]:
-        """Classes, and the number of each row's first label; -1 without one."""
+        """Return the classes, and the number of each row's first label, -1 for none."""
         live = self.gallery.live
         counts = live.counts()
         names = [name for name, images in counts.items() if images]
         codes = np.full(len(self.places), -1, dtype=np.int64)
         for number, name in enumerate(names):
-            has = live.has(name)
-            codes[has & (codes < 0)] = number
+            is_first = live.has(name) & (codes < 0)
+            codes[is_first] = number
         return names, codes
 
     def _predictions(self) -> tuple[list[str], Array]:
@@ -253,39 +263,36 @@ class Chart:
     def _folders(self) -> tuple[list[str], Array]:
         ids = self.gallery.collection.table.column("id").to_pylist()
         folders = [id_.rpartition("/")[0] for id_ in ids]
-        common = len(commonpath(folders)) if all(folders) else 0
-        names, codes = np.unique(np.array(folders), return_inverse=True)
-        return [str(name)[common:].strip("/") or "(no folder)" for name in names], codes
+        common = 0
+        if all(folders):
+            common = len(commonpath(folders))
+        distinct, codes = np.unique(np.array(folders), return_inverse=True)
+        names = []
+        for folder in distinct.tolist():
+            names.append(folder[common:].strip("/") or "(no folder)")
+        return names, codes
 
     def regions(self) -> dict[str, Any]:
         """Return names and places of regions: by the user's labels, else by the network."""
         if self.layout is None:
             return {"regions": []}
-        of_labels = self._region_labels(len(self.layout.names))
-        found = []
-        for number, by_network in enumerate(self.layout.names):
+        labels = self._region_labels(len(self.layout.names))
+        regions = []
+        for number, name_of_network in enumerate(self.layout.names):
             rows = self.placed[self.group[self.placed] == number]
+            region = {"name": name_of_network, "photos": len(rows), "by": "network"}
             if not len(rows):
-                found.append(
-                    {"name": by_network, "photos": 0, "x": 0.5, "y": 0.5, "by": ""}
-                )
+                regions.append({**region, "x": 0.5, "y": 0.5, "by": ""})
                 continue
-            label = of_labels[number]
-            x = float(np.median(self.places[rows, 0]))
-            y = float(np.quantile(self.places[rows, 1], 0.03))  # the name lies above
-            found.append(
-                {
-                    "name": label or by_network,
-                    "by": "labels" if label else "network",
-                    "photos": len(rows),
-                    "x": round(x, 4),
-                    "y": round(y, 4),
-                }
-            )
-        return {"regions": found}
+            if labels[number]:
+                region |= {"name": labels[number], "by": "labels"}
+            x = np.median(self.places[rows, 0])
+            y = np.quantile(self.places[rows, 1], 0.03)  # the name is drawn above
+            regions.append({**region, "x": round(float(x), 4), "y": round(float(y), 4)})
+        return {"regions": regions}
 
     def _region_labels(self, regions: int) -> list[str]:
-        """The most common label of each region, if enough of its labelled photos have it."""
+        """Return the most common label of each region, "" if too few of its photos have it."""
         live = self.gallery.live
         counts = live.counts()
         is_placed = np.zeros(len(self.places), dtype=bool)
@@ -294,46 +301,45 @@ class Chart:
         def per_region(chosen: Array) -> Array:
             return np.bincount(self.group[chosen & is_placed], minlength=regions)
 
+        labels = [""] * regions
         labelled = per_region(live.is_labelled())
-        best = [""] * regions
-        most = np.maximum(LABELLED_SHARE * labelled, MIN_LABELLED)
-        for name in sorted(counts, key=lambda name: -counts[name])[:MAX_LABELS]:
+        largest = np.maximum(LABELLED_SHARE * labelled, MIN_LABELLED)
+        by_count = sorted(counts, key=lambda name: -counts[name])
+        for name in by_count[:MAX_LABELS]:
             with_label = per_region(live.has(name))
-            for region in np.flatnonzero(with_label >= most):
-                if not best[region] or with_label[region] > most[region]:
-                    best[region] = name
-                    most[region] = with_label[region]
-        return best
+            for region in np.flatnonzero(with_label >= largest):
+                if not labels[region] or with_label[region] > largest[region]:
+                    labels[region] = name
+                    largest[region] = with_label[region]
+        return labels
 
-    def passing(self, wanted: Filter) -> dict[str, Any]:
-        """Return which points pass a filter, one bit each; none if all do."""
-        rows = self.gallery.rows(wanted)
+    def passing(self, conditions: Filter) -> dict[str, Any]:
+        """Return which points pass a filter, one bit each; None if all do."""
+        rows = self.gallery.rows(conditions)
         if rows is None:
             return {"passing": None, "images": len(self.gallery.collection)}
-        passed = np.zeros(len(self.places), dtype=bool)
-        passed[rows] = True
-        bits = np.packbits(passed[self.shown], bitorder="little")
+        passes = np.zeros(len(self.places), dtype=bool)
+        passes[rows] = True
+        bits = np.packbits(passes[self.point_rows], bitorder="little")
         return {"passing": _base64(bits), "images": len(rows)}
 
-    def select(self, asked: Shape) -> dict[str, Any]:
-        """Remember the photos inside of a shape as a selection."""
-        corners = np.array(asked.corners, dtype=np.float64)
+    def select(self, shape: Shape) -> dict[str, Any]:
+        """Keep the photos inside a shape as a selection."""
+        corners = np.array(shape.corners, dtype=np.float64)
         if not np.isfinite(corners).all():
             raise RefusedError(400, "corners must be finite numbers")
-        inside = [
-            block[is_inside(self.places[block], corners)]
-            for block in np.split(
-                self.placed, range(BLOCK_ROWS, len(self.placed), BLOCK_ROWS)
-            )
-        ]
-        rows = np.concatenate(inside)
+        inside = []
+        for start in range(0, len(self.placed), BLOCK_ROWS):
+            block = self.placed[start : start + BLOCK_ROWS]
+            inside.append(block[is_inside(self.places[block], corners)])
+        rows = np.concatenate([*inside, self.placed[:0]])
         if not len(rows):
-            return {"selection": None, "name": asked.name, "images": 0}
-        return self.studio.selections.add(rows, asked.name).as_dict()
+            return {"selection": None, "name": shape.name, "images": 0}
+        return self.studio.selections.add(rows, shape.name).as_dict()
 
 
 def is_inside(places: Array, corners: Array) -> Array:
-    """Whether places (n, 2) lie inside of a polygon (m, 2), by the even-odd rule.
+    """Return whether each place (n, 2) is inside a polygon (m, 2), by the even-odd rule.
 
     Examples
     --------
@@ -356,29 +362,30 @@ def is_inside(places: Array, corners: Array) -> Array:
 
 
 def _groups_of(layout: Layout, keys: pa.Array) -> Array:
-    """The group of each content; 0 of one that is not on the map."""
+    """Return the group of each content, 0 for one that is not on the map."""
     numbers = pc.fill_null(pc.index_in(keys, value_set=layout.keys), 0)
     groups: Array = np.asarray(layout.group)[numbers.to_numpy(zero_copy_only=False)]
     return groups.astype(np.int64)
 
 
-def _legend(names: list[str], of_rows: Array, of_points: Array) -> dict[str, Any]:
-    """The most common names with a colour of their own, and the number of each point's.
+def _legend(names: list[str], row_codes: Array, point_codes: Array) -> dict[str, Any]:
+    """Return the legend and the number of each point's colour.
 
-    0 is "none", 1 to `MAX_COLOURS` are the names, and the next is all others.
+    0 stands for "none", 1 to `MAX_COLOURS` for the most common names, the next for all others.
     """
-    counts = np.bincount(of_rows[of_rows >= 0], minlength=len(names))
+    counts = np.bincount(row_codes[row_codes >= 0], minlength=len(names))
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] > 0]
-    number = np.full(len(names) + 1, MAX_COLOURS + 1)
-    number[order[:MAX_COLOURS]] = np.arange(1, len(order[:MAX_COLOURS]) + 1)
-    number[-1] = 0  # of -1
-    legend = [{"name": names[i], "photos": int(counts[i])} for i in order[:MAX_COLOURS]]
+    coloured, others = order[:MAX_COLOURS], order[MAX_COLOURS:]
+    colours = np.full(len(names) + 1, MAX_COLOURS + 1)
+    colours[coloured] = np.arange(1, len(coloured) + 1)
+    colours[-1] = 0  # of the code -1
+    legend = [{"name": names[i], "photos": int(counts[i])} for i in coloured]
     return {
         "names": legend,
-        "others": int(counts[order[MAX_COLOURS:]].sum()),
-        "none": int((of_rows < 0).sum()),
-        "codes": _base64(number[of_points].astype(np.uint8)),
+        "others": int(counts[others].sum()),
+        "none": int((row_codes < 0).sum()),
+        "codes": _base64(colours[point_codes].astype(np.uint8)),
     }
 
 

@@ -45,7 +45,7 @@ CERTAIN = 8
 
 
 class Kept(BaseModel):
-    """A photo whose labels are right, whatever the classifier says; or not kept any more."""
+    """Mark the labels of a photo as right, against the classifier; or take the mark back."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     id: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
@@ -170,7 +170,7 @@ class ReviewRoom:
         }
 
     def _doubts(self, review: _Review, wanted: Filter) -> dict[str, Any]:
-        """Return the doubtful labels that nobody has changed or kept since."""
+        """Return the doubtful labels that were neither changed nor confirmed since."""
         passed = self.gallery.rows(wanted)
         inside = None if passed is None else set(passed.tolist())
         found = []

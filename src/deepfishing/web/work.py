@@ -1,4 +1,4 @@
-"""The tasks that the server gives to a process of their own: `python -m deepfishing.web.work`.
+"""Tasks that the server runs in another process: `python -m deepfishing.web.work`.
 
     python -m deepfishing.web.work TASK STORE [OPTIONS AS JSON]
 
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _reporter() -> Progress:
-    """Return a progress function that writes at most so many lines a second."""
+    """Return a progress function that writes a line every `SECONDS` at most."""
     last = 0.0
 
     def report(stage: str, done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What fields of commands are annotated with, and the options that several commands have."""
+"""Annotations of the fields of commands, and options that several commands have."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def curate_runs(
 
 
 def classifier_recipe(recipes: Sequence[Recipe], layers: Mapping[int, str]) -> Recipe:
-    """The feature of the classifier; for a network without layer 8, the first one named."""
+    """Return the recipe of the classifier; without layer 8, the first of the recipes."""
     try:
         return parse_recipe(CLASSIFIER, layers)
     except FeatureError:
@@ -99,7 +99,7 @@ def classifier_recipe(recipes: Sequence[Recipe], layers: Mapping[int, str]) -> R
 
 
 def trained_recipes(layers: Mapping[int, str]) -> tuple[Recipe, ...]:
-    """The features of the classifiers that are trained on chosen photos."""
+    """Return the recipes of classifiers that are trained on chosen photos."""
     if not known_recipes(RECIPES, layers):  # nothing to choose by
         return ()
     names = (*FORWARD_KERNELS, AUTO_FORWARD, AUTO)
@@ -109,14 +109,14 @@ def trained_recipes(layers: Mapping[int, str]) -> tuple[Recipe, ...]:
 def curate_needs(
     recipes: Sequence[Recipe], layers: Mapping[int, str]
 ) -> tuple[Recipe, ...]:
-    """The features that are extracted beside the ones that are compared."""
+    """Return the recipes that are extracted beside those that are compared."""
     return *trained_recipes(layers), classifier_recipe(recipes, layers)
 
 
 def _measure_labelled(
     experiment: Experiment, sides: Sides, recipe: Recipe, classifier: Recipe, way: str
 ) -> list[Result]:
-    """mAP of the classifier on 50, 100 and 200 photos that were chosen in one way."""
+    """Measure the classifier on 50, 100 and 200 photos that were chosen in one way."""
     n = len(experiment.train_keys)
     counts = [count for count in LABELLED if count < n]
     orders = []
@@ -143,7 +143,7 @@ def _labelled_point(
     orders: Sequence[Array],
     count: int,
 ) -> Result:
-    """mAP of the classifier on the first photos of each order, with its interval."""
+    """Measure the classifier on the first photos of each order, with the interval of its mAP."""
     dataset, protocol = experiment.dataset, experiment.protocol
     method, classes = dataset.official_ap, dataset.classes
     labels, truth = experiment.train_labels(), experiment.test_labels()
@@ -234,7 +234,7 @@ def _measure_chosen(
     orders: Sequence[Array],
     counts: Sequence[int],
 ) -> list[Result]:
-    """Figures of classifiers that saw the first photos of each order."""
+    """Return figures of classifiers that saw the first photos of each order."""
     dataset, protocol = experiment.dataset, experiment.protocol
     labels, truth = experiment.train_labels(), experiment.test_labels()
     one_class = has_one_class(labels) and has_one_class(truth)
@@ -264,7 +264,7 @@ def _measure_chosen(
 
 
 def _measure_label_errors(experiment: Experiment, train: Comparable) -> list[Result]:
-    """Share of swapped labels that is found, with neighbours and by the classifier alone."""
+    """Measure how many swapped labels are found, with neighbours and by the classifier alone."""
     truth = experiment.train_labels()
     shares: dict[str, list[float]] = {FOUND: [], FOUND_ALONE: []}
     for draw in range(SWAPS):
@@ -280,7 +280,7 @@ def _measure_label_errors(experiment: Experiment, train: Comparable) -> list[Res
 
 
 def swap_labels(labels: Array, rng: np.random.Generator) -> Array:
-    """Labels of which `SWAPPED` percent of each class are wrong.
+    """Return labels of which `SWAPPED` percent of each class are wrong.
 
     With one class per image, they get another one; with several, as many images lose the class as
     others, which do not show it, get it. Difficult ones stay.
@@ -301,7 +301,7 @@ def swap_labels(labels: Array, rng: np.random.Generator) -> Array:
 
 
 def share_found(truth: Array, labels: Array, scores: Array) -> float:
-    """Percent of photos with a wrong label among as many suspects."""
+    """Return the percent of photos with a wrong label among as many suspects."""
     # a photo is as suspect as the label that its scores contradict most
     is_wrong = (labels != truth).any(axis=1)
     # classes whose labels cannot be doubted have no score

@@ -40,7 +40,7 @@ def search_by_examples(
     first: int = FIRST,
     seed: int = SEED,
 ) -> Array:
-    """Share of the first photos that show the class, in percent, (draws, 4).
+    """Return the share of the first photos that show the class, in percent, (draws, 4).
 
     A collection is searched with photos that it does not have: with one example, two, three, and
     two with a counter-example, the first photo of the search by the two that does not show the
@@ -121,7 +121,7 @@ def _shares(
 
 
 def _share(truth: Array, scores: Array, first: int) -> Array:
-    """Percent of the first photos that show the class; as many as there are, if there are fewer."""
+    """Return the percent of the first photos, or of all if they are fewer, that show the class."""
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :first]
     seen = np.take_along_axis(scores, nearest, axis=1) > -np.inf
     right = (np.take_along_axis(truth, nearest, axis=1) == 1) & seen

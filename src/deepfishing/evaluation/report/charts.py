@@ -75,7 +75,7 @@ class Series:
         return parse_recipe(self.name).is_gradient
 
     def at(self, x: int) -> Mark | None:
-        """The mark at x; a level is the same everywhere."""
+        """Return the mark at x; a level is the same everywhere."""
         return self.level or self.marks.get(x)
 
 
@@ -131,7 +131,7 @@ class Chart:
                 yield series.level
 
     def path(self, series: Series) -> list[tuple[float, float]]:
-        """The line through the marks of a series in percent, y downwards as in SVG."""
+        """Return the line through the marks of a series in percent, y downwards as in SVG."""
         marks = [(self.across.place(x), mark) for x, mark in series.marks.items()]
         if series.level:
             marks = [(0.0, series.level), (100.0, series.level)]
@@ -195,16 +195,16 @@ class Panel:
         return styles
 
     def line_title(self, name: str) -> str:
-        """The title of a line: that of its feature, if it is named after one."""
+        """Return the title of a line: that of its feature, if it is named after one."""
         return name if self.feature else title(name)
 
     def heading(self, chart: Chart) -> str:
-        """The title of a chart."""
+        """Return the title of a chart."""
         subject = f" of {title(self.feature)}" if self.feature else ""
         return f"{self.title}{subject}: {chart.y_axis}"
 
     def text(self, chart: Chart, mark: Mark | None) -> tuple[str, str]:
-        """The figure of a mark and its interval, each empty if there is none."""
+        """Return the figure of a mark and its interval, each empty if there is none."""
         if mark is None:
             return "", ""
         exact = self.feature is not None
@@ -213,7 +213,7 @@ class Panel:
 
 
 def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
-    """Panels of the points of one setting, protocol by protocol.
+    """Return panels of the points of one setting, protocol by protocol.
 
     Where a point was measured more than once, by two versions of the package say, the last counts.
     """
@@ -262,7 +262,7 @@ def _chart(y_axis: str, lines: Mapping[str, dict[int | None, Mark]]) -> Chart:
 
 
 def _figures(chart: Chart) -> list[tuple[str, int, float]]:
-    """All figures of a chart, rounded."""
+    """Return all figures of a chart, rounded."""
     figures = []
     for series in chart.series:
         for x, mark in series.marks.items():
@@ -297,14 +297,14 @@ def log_ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def tick_text(value: float) -> str:
-    """A tick's label, short."""
+    """Return a tick's label, short."""
     if value >= 1000 and value % 1000 == 0:
         return f"{value / 1000:,.0f}k"
     return f"{value:,.0f}" if value >= 100 else f"{value:g}".replace("-", "−")
 
 
 def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
-    """A figure as its table shows it; `exact` is for figures that differ by little."""
+    """Return a figure as its table shows it; `exact` is for figures that differ by little."""
     if value is None:
         return ""
     if y_axis in TIMES:

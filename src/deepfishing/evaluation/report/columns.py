@@ -169,7 +169,7 @@ class Table(list[Result]):
         return Sheet("", head, [body]).as_html(repr(self))
 
     def to_pandas(self) -> Any:
-        """A data frame: feature, figures in percent with the ends of their intervals, setting."""
+        """Return a data frame: feature, figures in percent with their intervals, setting."""
         setting = ("dataset", "network", "tau", "n_train", "n_test", "seconds")
         records = []
         for row in self:
@@ -187,7 +187,7 @@ class Table(list[Result]):
 def _figure(
     table: Comparison, key: str, heading: str, small: str, note: str = ""
 ) -> Column:
-    """The column of a figure, of `FIGURES`."""
+    """Return the column of a figure, of `FIGURES`."""
     return Column(
         key,
         heading,
@@ -199,7 +199,7 @@ def _figure(
 
 
 def _interval(key: str, note: str = "", narrow: bool = True) -> Column:
-    """The column of a figure's interval."""
+    """Return the column of a figure's interval."""
     return Column(
         "interval",
         "interval",

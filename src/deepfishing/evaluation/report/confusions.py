@@ -17,7 +17,7 @@ WIDTH, NAMES = 80, 20
 
 @dataclass(frozen=True)
 class Pair:
-    """Images of class `truth` that are taken for `answer`, by each feature, of so many."""
+    """Number of images of class `truth` that each feature takes for `answer`."""
 
     truth: str
     answer: str
@@ -53,7 +53,7 @@ class Confusions:
         return sheet.as_html(repr(self))
 
     def share(self, row: int, column: int) -> float:
-        """The part of a class's images that are taken for another, 0 to 1."""
+        """Return the part of a class's images that are taken for another, 0 to 1."""
         return self.counts[row][column] / (sum(self.counts[row]) or 1)
 
 
@@ -92,7 +92,7 @@ def confusions(table: Comparison) -> Confusions | None:
 def confusion_sheet(
     confused: Confusions, table: Comparison, medium: Medium
 ) -> Sheet | None:
-    """The matrix, or of many classes the pairs that are confused most often; None if none is."""
+    """Return the matrix, or for many classes the most frequent confusions, if there are any."""
     if not confused.pairs:
         return None
     row = table.rows[0]
@@ -112,7 +112,7 @@ def matrix_sheet(
     notes: list[str] | None = None,
     dots: bool = False,
 ) -> Sheet:
-    """The matrix with a number in each cell; `dots` are shown for zeros."""
+    """Return the matrix with a number in each cell; `dots` are shown for zeros."""
     body = []
     for i, name in enumerate(confused.classes):
         cells = [Cell(f"{i + 1} {name}", name="class")]
@@ -142,7 +142,7 @@ def pairs_sheet(
     notes: list[str] | None = None,
     more: str = "",
 ) -> Sheet:
-    """The pairs of classes that are confused most often."""
+    """Return the pairs of classes that are confused most often."""
     body = []
     for pair in confused.pairs:
         names = [Cell(pair.truth, name="class"), Cell(pair.answer, name="class")]
@@ -163,7 +163,7 @@ def pairs_sheet(
 
 
 def _fits(confused: Confusions, medium: Medium) -> bool:
-    """Whether the matrix has numbers and fits a terminal."""
+    """Return whether the matrix has numbers and fits a terminal."""
     if medium != "terminal":
         return confused.is_numbered
     largest = max(max(counts) for counts in confused.counts)

@@ -90,7 +90,7 @@ def setting(row: Result, names: Iterable[str] = POINT_SETTING) -> str:
 
 
 def group_rows(rows: Iterable[Result]) -> list[list[Result]]:
-    """Rows that may be compared, together and in the paper's order; groups as they first came.
+    """Group rows that may be compared, in the paper's order; groups in order of appearance.
 
     Of a feature that was measured twice, by two versions of the package say, the last row counts.
     """
@@ -123,7 +123,7 @@ def curve(truth: Array, scores: Array, most: int = MAX_POINTS) -> Curve:
 
 
 def row_curves(results: Results, row: Result) -> dict[str, Curve]:
-    """The curve of each class that has an AP in this row."""
+    """Return the curve of each class that has an AP in this row."""
     scores, labels = row_scores(results, row)
     curves = {}
     for column in measured_columns(row):
@@ -160,7 +160,7 @@ def precision_at_size(results: Results, row: Result) -> float:
 
 
 def same_test(results: Results, a: Result, b: Result) -> bool:
-    """Whether two rows were measured on the same images, labels and classes."""
+    """Return whether two rows were measured on the same images, labels and classes."""
     _, labels_a, ids_a = results.scores(a)
     _, labels_b, ids_b = results.scores(b)
     same_labels = ids_a == ids_b and np.array_equal(labels_a, labels_b)

@@ -129,7 +129,7 @@ class Gain:
         return self.difference is not None and self.difference.holds
 
     def as_keys(self) -> dict[str, Any]:
-        """A value of `results.jsonl` and `curves.jsonl`."""
+        """Return a value of `results.jsonl` and `curves.jsonl`."""
         keys: dict[str, Any] = {"over": self.over, "mean": self.mean}
         for name in ("low", "high", "p"):
             keys[name] = getattr(self.difference, name, None)
@@ -256,13 +256,13 @@ def _split(
 
 
 def _value(series: Series, x: int) -> float:
-    """The figure of a line, -1 for none."""
+    """Return the figure of a line, -1 for none."""
     mark = series.marks.get(x)
     return -1.0 if mark is None or mark.y is None else mark.y
 
 
 def _paired(a: Mark, b: Mark) -> Difference | None:
-    """The difference of two marks that are means over the same draws."""
+    """Return the difference of two marks that are means over the same draws."""
     return paired_difference(a.draws, b.draws) if len(a.draws) == len(b.draws) else None
 
 

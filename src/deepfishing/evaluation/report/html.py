@@ -113,7 +113,7 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
 
 
 def render(template: str, **values: Any) -> str:
-    """A page from one of the templates."""
+    """Return a page from one of the templates."""
     return _environment().get_template(template).render(version=__version__, **values)
 
 
@@ -140,12 +140,12 @@ def _environment() -> Environment:
 
 
 def feature_label(name: str) -> Markup:
-    """A feature's title in the paper's letters, as HTML."""
+    """Return a feature's title in the paper's letters, as HTML."""
     return formula_label(title(name))
 
 
 def formula_label(name: str) -> Markup:
-    """A formula in the paper's letters, as HTML; it may be broken behind each sign.
+    """Return a formula in the paper's letters, as HTML; it may be broken behind each sign.
 
     What follows a comma and a space, such as a cost, is text.
     """
@@ -174,7 +174,7 @@ def _typeset(text: str) -> str:
 
 
 def _points(points: Curve) -> str:
-    """A curve as SVG coordinates on a square of 100 units, precision upwards."""
+    """Return a curve as SVG coordinates on a square of 100 units, precision upwards."""
     return " ".join(f"{100 * recall:.4g},{100 - 100 * p:.4g}" for recall, p in points)
 
 
@@ -305,7 +305,7 @@ def _class_figures(rows: Sequence[Result]) -> dict[str, dict[str, float | None]]
 
 
 def _precision(results: Results, table: Comparison) -> float | None:
-    """The figure of `precision_at_size` for the best row; None where its scores are missing."""
+    """Return `precision_at_size` of the best row; None where its scores are missing."""
     if table.best is None:
         return None
     try:
@@ -316,7 +316,7 @@ def _precision(results: Results, table: Comparison) -> float | None:
 
 
 def _split(row: Result) -> str:
-    """How training and test photos were separated, as far as it is known."""
+    """Describe how training and test photos were separated; "" if unknown."""
     if row.get("split"):
         return str(row["split"])
     record = DATASETS.get(row["dataset"])
@@ -324,7 +324,7 @@ def _split(row: Result) -> str:
 
 
 def _pixels(preprocess: Any) -> str:
-    """How images were made to fit the network; empty where a row does not have it."""
+    """Describe how images were resized for the network; "" if a row does not have it."""
     text = "short side to {short_side} pixels ({resample}), central square of {size}, {order}"
     try:
         return text.format_map(preprocess)
@@ -333,7 +333,7 @@ def _pixels(preprocess: Any) -> str:
 
 
 def _axis(table: Comparison) -> Axis:
-    """An axis of mAP around all values. It need not start at 0: dots are drawn on it, not bars."""
+    """Return an axis of mAP around all values; it need not start at 0, since it carries dots."""
     values: list[float] = []
     for line in table.lines:
         figures = (line.official, line.printed, *(line.interval or ()))

@@ -222,7 +222,7 @@ def write_overview(folders: Sequence[Path], page: Path) -> Path:
 
 
 def _values(row: Result) -> tuple[str, ...]:
-    """All values by which a setting may differ from another one."""
+    """Return all values by which a setting may differ from another one."""
     names = ("dataset", "network", *DIFFERENCES)
     return tuple(str(row.get(name, "")) for name in names)
 
@@ -260,7 +260,7 @@ def _lines(
 
 
 def _split_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
-    """The gains of gradients and of the pool, by the number of labels."""
+    """Return the gains of gradients and of the pool, by the number of labels."""
     marks: dict[str, dict[int, Mark]] = {}
     for split in chart_splits(chart):
         for name, gain in ((AUTO, split.of_gradients), (AUTO_FORWARD, split.of_pool)):
@@ -270,7 +270,7 @@ def _split_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
 
 
 def _gain_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
-    """The gain of each gradient line over the forward line that is the best on average."""
+    """Return the gain of each gradient line over the forward line that is the best on average."""
     forward = [series for series in chart.whole if is_plain_forward(series.name)]
     if not forward:
         return {}
@@ -288,7 +288,7 @@ def _gain_marks(chart: Chart) -> dict[str, dict[int, Mark]]:
 
 
 def _minus(a: Mark, b: Mark) -> Mark:
-    """The difference of two marks, which are means over the same draws."""
+    """Return the difference of two marks, which are means over the same draws."""
     interval = None
     if len(a.draws) == len(b.draws):
         interval = mean_interval((np.array(a.draws) - np.array(b.draws)).tolist())
@@ -296,7 +296,7 @@ def _minus(a: Mark, b: Mark) -> Mark:
 
 
 def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
-    """A table of all gains, settings down and features across, and one per chart."""
+    """Return a table of all gains, settings down and features across, and one per chart."""
     yield from _split_sheets({part.feature: part for part in parts})
     fixed = [part for part in parts if part.gains and part.feature not in OVER]
     if fixed:
@@ -307,7 +307,7 @@ def sheets(parts: Sequence[Part]) -> Iterable[Sheet]:
 
 
 def _gains_sheet(parts: Sequence[Part]) -> Sheet:
-    """The gains of gradients of fixed cost."""
+    """Return the gains of gradients of fixed cost."""
     forward: dict[str, str] = {}
     by_part: list[dict[str, Difference]] = []
     for part in parts:
@@ -328,7 +328,7 @@ def _gains_sheet(parts: Sequence[Part]) -> Sheet:
 
 
 def panel_sheet(part: Part, panel: Panel) -> Sheet:
-    """The gains against the number of examples."""
+    """Return the gains against the number of examples."""
     (chart,) = panel.charts
     body = []
     for series in chart.series:
@@ -349,7 +349,7 @@ def panel_sheet(part: Part, panel: Panel) -> Sheet:
 
 
 def _split_sheets(parts: Mapping[str, Part]) -> Iterable[Sheet]:
-    """A table of the gains of the pool and of gradients with all labels, settings down."""
+    """Return a table of the gains of the pool and of gradients with all labels, settings down."""
     if not {AUTO, AUTO_FORWARD} <= set(parts):
         return
     of_gradients = {gain.setting: gain for gain in parts[AUTO].gains}

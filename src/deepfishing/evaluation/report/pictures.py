@@ -192,7 +192,7 @@ class Album:
     def _classes(
         self, lines: tuple[Line, Line], rows: tuple[Result, Result], ids: Sequence[str]
     ) -> list[ClassPictures]:
-        """Every class that both rows have an AP of."""
+        """Return every class that both rows have an AP of."""
         forward, gradient = rows
         forward_scores, labels = row_scores(self.results, forward)
         gradient_scores, _ = row_scores(self.results, gradient)
@@ -256,7 +256,7 @@ def _most_different(classes: Sequence[ClassPictures]) -> tuple[ClassPictures, ..
 
 
 def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str, Row]:
-    """The row of each id: paths of one folder end in the ids, with or without a suffix.
+    """Return the row of each id: paths of one folder end in the ids, with or without a suffix.
 
     Several data sets may share ids; then the folder counts that has the data set's name in it.
     """
@@ -290,7 +290,7 @@ def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str
 
 
 def _read(path: Path, size: int, sha256: str) -> bytes | None:
-    """The bytes of a file if they are these; never those of a pipe, which may not end."""
+    """Return the bytes of a file if they are these; never those of a pipe, which may not end."""
     try:
         if not path.is_file() or path.stat().st_size != size:
             return None

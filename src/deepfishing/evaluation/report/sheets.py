@@ -64,7 +64,7 @@ def table_sheets(
 
 
 def curve_sheets(points: Sequence[Result], *, medium: Medium = "text") -> list[Sheet]:
-    """A table for each chart of the points of one setting: lines down, the chart's axis across."""
+    """Return a table for each chart of one setting: lines down, the chart's axis across."""
     sheets = []
     for panel in panels(points):
         for chart in panel.charts:
@@ -80,7 +80,7 @@ def curve_sheets(points: Sequence[Result], *, medium: Medium = "text") -> list[S
 
 
 def split_sheet(table: Comparison, split: GainSplit, medium: Medium) -> Sheet:
-    """The three rows with all labels, and the gains between them."""
+    """Return the three rows with all labels, and the gains between them."""
     accuracy = {line.feature: line.accuracy for line in table.lines}
     figures, gains = [], []
     for name, figure in split.figures:
@@ -120,7 +120,7 @@ def curve_split_sheet(
     setting: Result,
     medium: Medium,
 ) -> Sheet:
-    """The three rows against the number of labels, and the gains between them."""
+    """Return the three rows against the number of labels, and the gains between them."""
     figures, gains = [], []
     for number, (name, _) in enumerate(splits[0].figures):
         cells = [_split_name(name, splits[0])]
@@ -152,7 +152,7 @@ def curve_split_sheet(
 
 
 def chart_sheet(panel: Panel, chart: Chart, setting: Result, medium: Medium) -> Sheet:
-    """The figures of a chart: lines down, the axis across."""
+    """Return the figures of a chart: lines down, the axis across."""
     body = []
     for series in chart.series:
         name = panel.line_title(series.name)
@@ -255,7 +255,7 @@ def _chart_title(panel: Panel, chart: Chart, setting: Result) -> str:
 
 
 def _split_name(name: str, split: GainSplit) -> Cell:
-    """The name of one of the three rows; only the last has gradients."""
+    """Return the name of one of the three rows; only the last has gradients."""
     is_gradient = name == split.auto.feature
     return Cell(name, kind="gradient" if is_gradient else "forward")
 
@@ -268,7 +268,7 @@ def _mark_cell(panel: Panel, chart: Chart, series: Series, x: int) -> Cell:
 
 
 def _printed_heading(line: Line, medium: Medium) -> Cell:
-    """The heading of the paper's figures, which are beside the measured ones."""
+    """Return the heading of the paper's figures, which are beside the measured ones."""
     if medium == "page":
         return Cell(line.title, small="paper", name="feature", kind="printed")
     return Cell("paper")

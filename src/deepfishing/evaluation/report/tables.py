@@ -25,7 +25,7 @@ FIGURES = ("map", "accuracy", "balanced_accuracy")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure in percent with its interval; None for what is not known."""
+    """A figure in percent with its interval; None where it is unknown."""
 
     value: float | None = None
     interval: Interval | None = None
@@ -33,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of Table 1, in percent; what is not known is None."""
+    """One line of Table 1, in percent; None where a figure is unknown."""
 
     feature: str
     gradient: bool
@@ -186,7 +186,7 @@ class Comparison:
         return [line for line in self.measured if line.feature in shown]
 
     def row_of(self, line: Line) -> Result:
-        """The row that a line was made of."""
+        """Return the row that a line was made of."""
         return next(row for row in self.rows if row["feature"] == line.feature)
 
 
@@ -212,7 +212,7 @@ def per_class(
 
 
 def label_text(row: Result) -> str:
-    """The label of the error in words."""
+    """Return the label of the error in words."""
     label = row["label"]
     if isinstance(label, str):
         return f"{label} label"
@@ -238,7 +238,7 @@ def left_out(rows: Iterable[Result]) -> dict[str, str]:
 
 
 def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
-    """The same in words, by reason, with at most this many names for each; "" if all count."""
+    """Return the same in words, by reason, with at most `most` names each; "" if all count."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in left_out(rows).items():
         by_reason.setdefault(reason, []).append(name)
@@ -252,12 +252,12 @@ def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
 
 
 def minus(a: float | None, b: float | None) -> float | None:
-    """The difference of two figures, where both are known."""
+    """Return the difference of two figures, where both are known."""
     return None if a is None or b is None else a - b
 
 
 def best_line(lines: Iterable[Line]) -> Line | None:
-    """The line with the highest official mAP; None if none is measured."""
+    """Return the line with the highest official mAP; None if none is measured."""
     measured = [line for line in lines if line.official is not None]
     return max(measured, key=lambda line: line.official or 0.0, default=None)
 
@@ -314,14 +314,14 @@ def _class_figure(row: Result, name: str) -> ClassFigure:
 
 
 def title(feature: str) -> str:
-    """The title of a feature in tables and plots."""
+    """Return the title of a feature in tables and plots."""
     return parse_recipe(feature).title
 
 
 def formulas(
     features: Iterable[str], rows: Iterable[Result] = ()
 ) -> list[tuple[str, str]]:
-    """Titles that are not the names of their features, and these; for `auto` what it has chosen."""
+    """Return explanations of titles that are not names of features; for `auto` its choice."""
     found = []
     for name in dict.fromkeys(features):
         if title(name) != name:
@@ -333,13 +333,13 @@ def formulas(
 
 
 def choice_text(choice: Mapping[str, Any]) -> str:
-    """The recipe, the temperature and the cost that `auto` has chosen, or tried."""
+    """Return the recipe, the temperature and the cost that `auto` has chosen, or tried."""
     tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
     return f"{title(choice['recipe'])}{tau}, cost {choice['cost']:g}"
 
 
 def block(recipe: Recipe) -> int:
-    """The part of Table 1 that a recipe belongs to.
+    """Return the part of Table 1 that a recipe belongs to.
 
     0 is for a single layer's output, k for the concatenation around layer k and its gradient.
     """
@@ -368,7 +368,7 @@ def official_map(row: Result) -> float | None:
 
 
 def is_plain_forward(feature: str) -> bool:
-    """Whether a feature has no gradient and uses no unlabelled photos."""
+    """Return whether a feature has no gradient and uses no unlabelled photos."""
     if feature in (AUTO, AUTO_FORWARD):
         return False
     recipe = parse_recipe(feature)
@@ -376,10 +376,10 @@ def is_plain_forward(feature: str) -> bool:
 
 
 def is_chosen(feature: str) -> bool:
-    """Whether a feature is chosen by the labels, with its cost: `auto` and its like."""
+    """Return whether feature and cost are chosen by the labels: `auto` or `auto-forward`."""
     return parse_recipe(feature).is_chosen_later
 
 
 def is_fixed_forward(feature: str) -> bool:
-    """Whether a feature is forward, uses no unlabelled photos and was not chosen by the labels."""
+    """Return whether a feature is forward, without unlabelled photos and not chosen by labels."""
     return is_plain_forward(feature) and not is_chosen(feature)

@@ -54,7 +54,7 @@ def _write(
 
 
 def terminal(sheet: Sheet) -> Table:
-    """A table for the terminal: long names fold and figures do not."""
+    """Return a table for the terminal: long names fold and figures do not."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -104,7 +104,7 @@ def terminal(sheet: Sheet) -> Table:
 
 
 def _terminal_text(cell: Cell, is_gain: bool) -> Text:
-    """The text of a cell; gains are padded so that they align beside their marks."""
+    """Return the text of a cell; gains are padded so that they align beside their marks."""
     from rich.text import Text
 
     style = ""
@@ -123,7 +123,7 @@ def _terminal_text(cell: Cell, is_gain: bool) -> Text:
 
 
 def markdown(sheet: Sheet) -> str:
-    """A table in GitHub's Markdown."""
+    """Return a table in GitHub's Markdown."""
 
     def write(cell: Cell) -> str:
         text = _markdown_text(_marked(cell))
@@ -140,7 +140,7 @@ def markdown(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """A table in LaTeX, with the rules of booktabs."""
+    """Return a table in LaTeX, with the rules of booktabs."""
 
     def write(cell: Cell) -> str:
         text = _latex_text(_marked(cell))
@@ -174,13 +174,13 @@ def latex(sheet: Sheet) -> str:
 
 
 def _starred(heading: Cell) -> str:
-    """The heading of a column, with a star for the official figure."""
+    """Return the heading of a column, with a star for the official figure."""
     is_official = heading.small == "official"
     return heading.text + "*" * is_official
 
 
 def _marked(cell: Cell) -> str:
-    """The text of a cell with its interval, and `!` for a gain that holds."""
+    """Return the text of a cell with its interval, and `!` for a gain that holds."""
     text = cell.text + "!" * cell.holds
     return f"{text} ({cell.small})" if cell.small else text
 

@@ -215,7 +215,7 @@ def _most_confused(confused: Confusions) -> str:
 
 
 def _n_measured(row: Result) -> int:
-    """The number of classes that have an AP."""
+    """Return the number of classes that have an AP."""
     by_class = row["ap"][row["official_ap"]]
     return sum(ap is not None for ap in by_class.values())
 
@@ -251,7 +251,7 @@ def _few_labels(points: Sequence[Result]) -> str:
 
 
 def _both_gains(split: GainSplit) -> Paragraph:
-    """The gains of unlabelled photos and of gradients, with their intervals."""
+    """Return the gains of unlabelled photos and of gradients, with their intervals."""
     return (
         "unlabelled photos give ",
         Verdict(one_decimal(split.of_pool.mean, sign=True)),
@@ -266,7 +266,7 @@ def _ends(gain: Gain) -> str:
 
 
 def _split_words(panel: Panel, chart: Chart, splits: Sequence[GainSplit]) -> Paragraph:
-    """The three rows with the fewest labels and with `SECOND_EXAMPLE`, if they were measured."""
+    """Return the three rows with the fewest labels, and those with `SECOND_EXAMPLE` labels."""
     figure = chart.y_axis.removesuffix(", %")
     first, *others = splits
     shown = [first, *(split for split in others if split.labels == SECOND_EXAMPLE)]
@@ -285,7 +285,7 @@ def _split_words(panel: Panel, chart: Chart, splits: Sequence[GainSplit]) -> Par
 
 
 def _counted(n: int, axis: str) -> str:
-    """A number of what an axis counts."""
+    """Return a number with the unit of an axis."""
     if n > 1:
         return f"{n:,} {axis}"
     singular = re.sub(r"(photo|image|example)s\b", r"\1", axis)
@@ -338,7 +338,7 @@ def _chart_words(chart: Chart, protocol: str) -> Paragraph:
 
 
 def _figures(series: Series) -> Array:
-    """The figures (m,) of a line that has all of them."""
+    """Return the figures (m,) of a line that has all of them."""
     return np.array([mark.y for mark in series.marks.values()])
 
 
@@ -351,7 +351,7 @@ def _first(series: Series) -> float:
 
 
 def _draws(series: Series) -> Array:
-    """The draws (n, m) of which the figures are means; (0, m) if they are not known."""
+    """Return the draws (n, m) of which the figures are means; (0, m) if they are not known."""
     draws = [mark.draws for mark in series.marks.values()]
     if len(set(map(len, draws))) > 1:
         return np.empty((0, len(draws)))
@@ -363,7 +363,7 @@ def _named(line: Line) -> Named:
 
 
 def _above_or_below(difference: float) -> str:
-    """A difference of two figures in words."""
+    """Return a difference of two figures in words."""
     size = one_decimal(abs(difference))
     if size == "0.0":
         return "level with"
@@ -373,7 +373,7 @@ def _above_or_below(difference: float) -> str:
 
 
 def _certainty(interval: Interval) -> str:
-    """Whether a difference with this interval is one."""
+    """Return whether a difference is significant: its interval excludes 0."""
     holds = interval[0] > 0 or interval[1] < 0
     verdict = "holds at 95 %" if holds else "could be chance"
     return f"{verdict}: its interval is {signed_ends(interval)}"
