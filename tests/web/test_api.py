@@ -289,7 +289,7 @@ def test_a_network_that_cannot_be_loaded_is_told_in_the_terminal(
 ):
     gallery = Gallery(store_folder)
     broken = {**gallery.store.settings, "network": "mine", "weights_sha256": "0"}
-    monkeypatch.setattr(gallery.uploads, "facts", broken)
+    monkeypatch.setattr(gallery.uploads, "settings", broken)
     gallery.uploads.warm_up().join()
     client = TestClient(make_app(gallery), base_url="http://localhost")
     assert client.get("/api/uploads").json() == {"network": "failed"}
