@@ -40,7 +40,7 @@ def test_help_has_every_word_and_every_default_within_80_columns(deepfish, name)
         if isinstance(parameter, click.Argument):
             continue
         default = parameter.default
-        if default not in (None, False):
+        if default not in (None, False, ""):
             assert f"[default: {default}]" in said, parameter.name
     for paragraph in COMMANDS[name].help.split("\n\n"):
         assert words(paragraph).strip() in words(ran.out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields
@@ -31,12 +32,14 @@ class Argument(click.Argument):
     """An argument with help."""
 
     def __init__(self, parameter: Parameter) -> None:
-        several = typing.get_origin(parameter.kind) is tuple
+        number_of_values = 1
+        if typing.get_origin(parameter.kind) is tuple:
+            number_of_values = -1  # any number
         super().__init__(
             [parameter.field],
             type=_click_type(parameter.kind),
             required=parameter.required,
-            nargs=-1 if several else 1,
+            nargs=number_of_values,
         )
         self.help = parameter.help
 
@@ -45,32 +48,38 @@ class Option(click.Option):
     """An option with a panel of the help."""
 
     def __init__(self, parameter: Parameter) -> None:
+        names = parameter.names or (_option_name(parameter.field),)
+        attributes: dict[str, Any] = {
+            "help": parameter.help,
+            "default": parameter.default,
+        }
         members = typing.get_args(parameter.kind)
-        is_flag = parameter.kind is bool
-        is_repeated = Ellipsis in members
-        default = None if is_repeated else parameter.default
-        super().__init__(
-            [parameter.field, *(parameter.names or (_option_name(parameter.field),))],
-            type=None if is_flag else _click_type(parameter.kind),
-            is_flag=is_flag,
-            default=default,
-            multiple=is_repeated,
-            nargs=2 if members and not is_repeated else 1,
-            help=parameter.help,
-        )
+        if parameter.kind is bool:
+            attributes["is_flag"] = True
+        else:
+            attributes["type"] = _click_type(parameter.kind)
+        if Ellipsis in members:
+            attributes |= {"multiple": True, "default": None}
+        elif members:
+            attributes["nargs"] = len(members)
+        super().__init__([parameter.field, *names], **attributes)
         self.panel = parameter.panel
 
 
 def _option_name(field: str) -> str:
     """Return the name of a field's option; `as_json` is --json, `n` is -n."""
     word = field.removeprefix("as_").strip("_").replace("_", "-")
-    return f"-{word}" if len(word) == 1 else f"--{word}"
+    if len(word) == 1:
+        return f"-{word}"
+    return f"--{word}"
 
 
 def _click_type(kind: Any) -> click.ParamType[Any]:
     """Return the type of one value."""
     members = typing.get_args(kind)
-    return TYPES[members[0] if members else kind]
+    if members:
+        return TYPES[members[0]]
+    return TYPES[kind]
 
 
 class Command(click.Command):
@@ -130,44 +139,42 @@ def make_command(record: type, file: str) -> click.Command:
     parameters: list[Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for field in fields(record):
-        kind, about, *_ = typing.get_args(hints[field.name])
-        if isinstance(about, Fields):
-            options = list(about.parameters(kind))
+        kind, annotation, *_ = typing.get_args(hints[field.name])
+        if isinstance(annotation, Fields):
+            options = list(annotation.parameters(kind))
             groups[field.name] = kind, [option.field for option in options]
             parameters += options
             continue
-        required = field.default is MISSING
+        default, is_required = field.default, False
+        if default is MISSING:
+            default, is_required = None, True
+        hint = hints[field.name]
         parameters.append(
-            Parameter.from_annotation(
-                field.name,
-                hints[field.name],
-                None if required else field.default,
-                required,
-            )
+            Parameter.from_annotation(field.name, hint, default, is_required)
         )
     words = _words(record.__name__)
 
     def run(**given: Any) -> Any:
         for name, (kind, names) in groups.items():
-            given[name] = _group_value(kind, {each: given.pop(each) for each in names})
+            members = {each: given.pop(each) for each in names}
+            given[name] = _group_value(kind, members)
         module = importlib.import_module(f"deepfishing.cli.{file}")
         work: Callable[[Any], Any] = getattr(module, f"run_{'_'.join(words)}")
         return work(record(**given))
 
-    return Command(
-        "-".join(words),
-        callback=run,
-        params=[
-            Argument(each) if each.is_argument else Option(each) for each in parameters
-        ],
-        help=inspect.getdoc(record),
-    )
+    params: list[click.Parameter] = []
+    for parameter in parameters:
+        if parameter.is_argument:
+            params.append(Argument(parameter))
+        else:
+            params.append(Option(parameter))
+    about = inspect.getdoc(record)
+    return Command("-".join(words), callback=run, params=params, help=about)
 
 
 def _words(name: str) -> list[str]:
     """Return the words of a class name: ExportModel is export, model."""
-    spaced = "".join(f" {letter}" if letter.isupper() else letter for letter in name)
-    return spaced.lower().split()
+    return [word.lower() for word in re.findall("[A-Z][a-z]*", name)]
 
 
 def _group_value(kind: Any, values: dict[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +39,7 @@ from deepfishing.search.hits import COLUMNS, PAPER, Tile, save_tiles
 from deepfishing.util.files import TABLE_FORMATS, check_out, replacing, write_records
 
 if TYPE_CHECKING:
-    from deepfishing.curate.duplicates import Group, Photo
+    from deepfishing.curate.duplicates import Group
     from deepfishing.curate.label_errors import Doubt
     from deepfishing.search import Searcher
 
@@ -63,12 +63,14 @@ COPIES_COLUMNS = (
 
 def _check_out(out: Path | None, *kinds: str) -> None:
     """Refuse a file that cannot be made, or one whose labels would be lost, before any work."""
-
     check_out(out, kinds or TABLE_FORMATS)
-    if out is not None and (n := labels_in(out)):
+    if out is None:
+        return
+    n = labels_in(out)
+    if n:
         raise OptionError(
-            f"{out} has {n:,} {'label' if n == 1 else 'labels'} filled in, which would be lost; "
-            "give --out another name"
+            f"{out} has {count_text(n, 'label')} filled in, which would be lost; give --out "
+            "another name"
         )
 
 
@@ -76,32 +78,33 @@ def run_choose(args: Choose) -> None:
     """Run `deepfish curate choose`."""
     _check_out(args.out)
     photos = open_photos(args.store, args.features)
-    known = {} if args.labels is None else read_labelled(photos, args.labels)
+    labelled: Mapping[str, Any] = {}
+    if args.labels is not None:
+        labelled = read_labelled(photos, args.labels)
     picks: list[Pick] = []
     try:
         with progress_bar(quiet=args.as_json) as bar:
-            for pick in choose_photos(photos, args.n, labelled=known, progress=bar):
+            for pick in choose_photos(photos, args.n, labelled=labelled, progress=bar):
                 picks.append(pick)
     finally:
         if picks:
             blank = [{**asdict(pick), "labels": None} for pick in picks]
             write_records(args.out, blank, ["path", "id", "labels", "gain"])
         if args.as_json:
-            _say_document(args.store, photos, labelled=len(known), photos=picks)
-        for pick in picks if not args.as_json else ():
-            print_line(pick.path)
-    _draw(
-        args.sheet,
-        photos,
-        [(pick.id, str(number)) for number, pick in enumerate(picks, start=1)],
-    )
+            _print_document(args.store, photos, labelled=len(labelled), photos=picks)
+        else:
+            for pick in picks:
+                print_line(pick.path)
+    captions = [(pick.id, str(rank)) for rank, pick in enumerate(picks, start=1)]
+    _draw(args.sheet, photos, captions)
     if not args.as_json:
         gain = 100 * sum(pick.gain for pick in picks)
-        said = f"{len(picks)} of {images_text(len(photos.collection))} by {photos.recipe.title}"
-        said += f"; they add {gain:.1f} % of coverage"
+        images = images_text(len(photos.collection))
+        text = f"{len(picks)} of {images} by {photos.recipe.title}"
+        text += f"; they add {gain:.1f} % of coverage"
         if len(picks) < args.n:
-            said += "; every other photo is labelled, or the same as one of them"
-        print_note(said)
+            text += "; every other photo is labelled, or the same as one of them"
+        print_note(text)
 
 
 def run_labels(args: Labels) -> None:
@@ -111,106 +114,124 @@ def run_labels(args: Labels) -> None:
         raise OptionError(f"-n must be at least 1 label, got {args.n}")
     photos = open_photos(args.store, args.features)
     with progress_bar(quiet=args.as_json) as bar:
-        found, looked_at = doubtful_labels(photos, args.labels, progress=bar)
-    shown = found[: args.n]
+        doubts, checked = doubtful_labels(photos, args.labels, progress=bar)
+    first = doubts[: args.n]
     columns = ["path", "id", "given", "suggested", "doubt"]
-    write_records(args.out, [asdict(one) for one in shown], columns)
-    _draw(args.sheet, photos, [(one.id, _change(one)) for one in shown])
+    write_records(args.out, [asdict(doubt) for doubt in first], columns)
+    _draw(args.sheet, photos, [(doubt.id, _change(doubt)) for doubt in first])
     if args.as_json:
-        _say_document(
-            args.store, photos, photos=looked_at, doubtful=len(found), labels=shown
+        _print_document(
+            args.store, photos, photos=checked, doubtful=len(doubts), labels=first
         )
         return
-    for one in shown:
-        print_line(f"{one.doubt:5.2f}  {_change(one)}  {one.path}")
-    of = f"{images_text(looked_at)} by {photos.recipe.title}"
-    more = f"; the first {args.n} are shown" if len(found) > args.n else ""
-    print_note(f"{len(found):,} doubtful labels of {of}{more}")
+    for doubt in first:
+        print_line(f"{doubt.doubt:5.2f}  {_change(doubt)}  {doubt.path}")
+    images = images_text(checked)
+    text = f"{len(doubts):,} doubtful labels of {images} by {photos.recipe.title}"
+    if len(doubts) > args.n:
+        text += f"; the first {args.n} are shown"
+    print_note(text)
 
 
 def _change(doubt: Doubt) -> str:
     """Describe a doubt: given and suggested label, or the label to remove or to add."""
-    given, to = set(doubt.given), set(doubt.suggested)
-    if len(given) == len(to) == 1:
+    given, suggested = set(doubt.given), set(doubt.suggested)
+    if len(given) == len(suggested) == 1:
         return f"{doubt.given[0]} -> {doubt.suggested[0]}"
-    return f"{'+' if to > given else '-'}{next(iter(to ^ given))}"
+    (label,) = list(suggested ^ given)[:1]
+    if suggested > given:
+        return f"+{label}"
+    return f"-{label}"
 
 
 def run_twins(args: Twins) -> None:
     """Run `deepfish curate twins`."""
-    wanted = [kind.strip() for kind in args.kinds.split(",")]
-    if MIRRORED in wanted:
+    kinds = _parse_kinds(args.kinds)
+    _check_out(args.out, *TABLE_FORMATS, LIST)
+    stores = [args.store]
+    if args.against is not None:
+        stores.append(args.against)
+    with progress_bar(quiet=args.as_json) as bar:
+        searchers = [
+            open_searcher(store, progress=bar, notice=print_note) for store in stores
+        ]
+        twins = find_twins(*searchers, progress=bar)
+    removable = twins.removable(kinds)
+    end, listed = "\0", removable
+    if not args.print0:
+        end = "\n"
+        listed = [path for path in removable if "\n" not in path]
+    paths = "".join(path + end for path in listed)
+    is_list = args.out is not None and args.out.suffix.lower() == LIST
+    if args.out is not None and is_list:
+        with replacing(args.out) as partial:
+            partial.write_bytes(paths.encode("utf-8", "surrogateescape"))
+    else:
+        write_records(args.out, _copies_records(twins.groups), COPIES_COLUMNS)
+    if args.sheet is not None and twins.groups:
+        draw_groups(args.sheet, twins.groups[:MAX_DRAWN_GROUPS])
+    if args.as_json:
+        facts = {"gone": twins.gone, "groups": twins.groups}
+        _print_document(args.store, searchers[0], **facts)
+        return
+    _print_groups(twins.groups, kinds)
+    if not is_list:
+        if sys.stdout.isatty():
+            paths = escape_controls(paths)
+        click.echo(paths, nl=False)
+    photos = images_text(len(searchers[0].collection))
+    print_note(
+        f"{count_text(len(twins.groups), 'picture')} more than once among {photos}; "
+        f"{count_text(len(listed), 'photo')} listed"
+    )
+    left_out = len(removable) - len(listed)
+    if left_out:
+        print_note(
+            f"left out: {images_text(left_out)} with a line break in the name; take -0"
+        )
+    if twins.gone:
+        print_note(
+            f"left out: {images_text(len(twins.gone))} not found as extracted, first "
+            f"{twins.gone[0]}; bring {args.store} up to date with `deepfish extract --prune`"
+        )
+
+
+def _parse_kinds(text: str) -> list[str]:
+    """Read the kinds of copies to list; refuse mirrored ones and unknown ones."""
+    kinds = [kind.strip() for kind in text.split(",")]
+    if MIRRORED in kinds:
         raise OptionError(
             f"--kinds must be kinds that can be listed, got {MIRRORED!r}: pixels cannot tell which "
             "of two mirrored photos is the original; see --out all.csv or --sheet"
         )
-    for kind in wanted:
+    for kind in kinds:
         check_choice("--kinds", kind, COPIES)
-    _check_out(args.out, *TABLE_FORMATS, LIST)
-    as_list = args.out is not None and args.out.suffix.lower() == LIST
-    with progress_bar(quiet=args.as_json) as bar:
-        opened = [
-            open_searcher(one, progress=bar, notice=print_note)
-            for one in (args.store, args.against)
-            if one is not None
-        ]
-        found = find_twins(*opened, progress=bar)
-    removable = found.removable(wanted)
-    end = "\0" if args.print0 else "\n"
-    listed = [path for path in removable if args.print0 or "\n" not in path]
-    text = "".join(path + end for path in listed)
-    if args.out is not None and as_list:
-        with replacing(args.out) as partial:
-            partial.write_bytes(text.encode("utf-8", "surrogateescape"))
-    else:
-        groups = enumerate(found.groups, start=1)
-        records = [
-            _twin_record(p, g, number)
-            for number, g in groups
-            for p in (g.keep, *g.others)
-        ]
-        write_records(args.out, records, COPIES_COLUMNS)
-    if args.sheet is not None and found.groups:
-        draw_groups(args.sheet, found.groups[:MAX_DRAWN_GROUPS])
-    if args.as_json:
-        _say_document(args.store, opened[0], gone=found.gone, groups=found.groups)
-        return
-    for group in found.groups[:MAX_PRINTED_GROUPS]:
+    return kinds
+
+
+def _print_groups(groups: Sequence[Group], kinds: Sequence[str]) -> None:
+    """Print the first groups of copies, on stderr."""
+    for group in groups[:MAX_PRINTED_GROUPS]:
         print_note(f"keep {group.keep.path} ({group.why})")
         for photo in group.others:
-            stays = "" if photo.can_go and photo.kind in wanted else ", not listed"
-            said = f"{photo.kind}, {photo.width} x {photo.height}{stays}"
-            print_note(f"     {photo.path} ({said})")
-    if len(found.groups) > MAX_PRINTED_GROUPS:
-        print_note(
-            f"and {len(found.groups) - MAX_PRINTED_GROUPS:,} more groups, see --out or --sheet"
-        )
-    if not as_list:
-        click.echo(escape_controls(text) if sys.stdout.isatty() else text, nl=False)
-    photos = images_text(len(opened[0].collection))
-    print_note(
-        f"{count_text(len(found.groups), 'picture')} more than once among {photos}; "
-        f"{count_text(len(listed), 'photo')} listed"
-    )
-    if hidden := len(removable) - len(listed):
-        print_note(
-            f"left out: {images_text(hidden)} with a line break in the name; take -0"
-        )
-    if found.gone:
-        print_note(
-            f"left out: {images_text(len(found.gone))} not found as extracted, first "
-            f"{found.gone[0]}; bring {args.store} up to date with `deepfish extract --prune`"
-        )
+            facts = f"{photo.kind}, {photo.width} x {photo.height}"
+            if not photo.can_go or photo.kind not in kinds:
+                facts += ", not listed"
+            print_note(f"     {photo.path} ({facts})")
+    hidden = len(groups) - MAX_PRINTED_GROUPS
+    if hidden > 0:
+        print_note(f"and {hidden:,} more groups, see --out or --sheet")
 
 
-def _twin_record(photo: Photo, group: Group, number: int) -> dict[str, object]:
-    keep = photo is group.keep
-    return {
-        **asdict(photo),
-        "group": number,
-        "keep": keep,
-        "why": group.why if keep else "",
-    }
+def _copies_records(groups: Sequence[Group]) -> list[dict[str, object]]:
+    """Return a record for each photo of each group, the photo to keep first."""
+    records = []
+    for number, group in enumerate(groups, start=1):
+        about = {"group": number, "keep": True, "why": group.why}
+        records.append({**asdict(group.keep), **about})
+        for photo in group.others:
+            records.append({**asdict(photo), "group": number, "keep": False, "why": ""})
+    return records
 
 
 def draw_groups(path: Path, groups: Sequence[Group]) -> None:
@@ -231,15 +252,15 @@ def run_bursts(args: Bursts) -> None:
     """Run `deepfish curate bursts`."""
     with progress_bar(quiet=args.as_json) as bar:
         photos = open_searcher(args.store, progress=bar)
-        found = find_bursts(photos, progress=bar)
+        bursts = find_bursts(photos, progress=bar)
     if args.as_json:
-        _say_document(args.store, photos, bursts=found)
+        _print_document(args.store, photos, bursts=bursts)
         return
-    for number, burst in enumerate(found, start=1):
+    for number, burst in enumerate(bursts, start=1):
         for photo in burst.photos:
             print_line(f"{number}\t{photo.path}")
-    of = images_text(len(photos.collection))
-    print_note(f"{count_text(len(found), 'scene')} in several photos among {of}")
+    images = images_text(len(photos.collection))
+    print_note(f"{count_text(len(bursts), 'scene')} in several photos among {images}")
 
 
 def run_odd(args: Odd) -> None:
@@ -251,17 +272,19 @@ def run_odd(args: Odd) -> None:
         photos = open_searcher(
             args.store, args.features, defaults=RECIPES, progress=bar
         )
-        found = odd_photos(photos, args.score, progress=bar)
-    write_records(args.out, [asdict(one) for one in found], ["path", "id", "score"])
-    shown = found[: args.n]
-    _draw(args.sheet, photos, [(one.id, f"{one.score:.3f}") for one in shown])
+        ranking = odd_photos(photos, args.score, progress=bar)
+    write_records(args.out, [asdict(odd) for odd in ranking], ["path", "id", "score"])
+    oddest = ranking[: args.n]
+    _draw(args.sheet, photos, [(odd.id, f"{odd.score:.3f}") for odd in oddest])
     if args.as_json:
-        _say_document(args.store, photos, score=args.score, photos=shown)
+        _print_document(args.store, photos, score=args.score, photos=oddest)
         return
-    for one in shown:
-        print_line(one.path)
-    by = f"{args.score} in {photos.recipe.title}" if args.score == "knn" else args.score
-    print_note(f"the {len(shown)} oddest of {images_text(len(found))} by {by}")
+    for odd in oddest:
+        print_line(odd.path)
+    score = args.score
+    if score == "knn":
+        score = f"knn in {photos.recipe.title}"
+    print_note(f"the {len(oddest)} oddest of {images_text(len(ranking))} by {score}")
 
 
 def run_map(args: Map) -> None:
@@ -269,35 +292,42 @@ def run_map(args: Map) -> None:
     _check_out(args.out, PAGE, *TABLE_FORMATS)
     with progress_bar(quiet=args.as_json) as bar:
         photos = open_searcher(args.store, args.features, progress=bar)
-        found = make_map(photos, args.clusters, progress=bar)
+        photo_map = make_map(photos, args.clusters, progress=bar)
     is_page = args.out.suffix.lower() == PAGE
-    gone = 0
+    missing = 0
     if is_page:
-        gone = write_map(args.out, found, photos)
+        missing = write_map(args.out, photo_map, photos)
     else:
-        records = found.records(photos)
+        records = photo_map.records(photos)
         write_records(args.out, records, ["path", "id", "x", "y", "group"])
+    clusters = photo_map.clusters
     if args.as_json:
-        _say_document(args.store, photos, out=str(args.out), groups=found.clusters)
+        _print_document(args.store, photos, out=str(args.out), groups=clusters)
         return
-    for number, one in enumerate(found.clusters, start=1):
-        print_line(f"{number:3} {one.photos:7,}  {one.name}")
-    if gone:
+    for number, cluster in enumerate(clusters, start=1):
+        print_line(f"{number:3} {cluster.photos:7,}  {cluster.name}")
+    if missing:
         print_note(
-            f"left out: {gone} typical photos are not where they were, or have changed"
+            f"left out: {missing} typical photos are not where they were, or have changed"
         )
     if is_page:
         print_note(f"next: open {args.out} in a browser")
 
 
-def _say_document(store: Path, searcher: Searcher, **facts: Any) -> None:
+def _print_document(store: Path, searcher: Searcher, **facts: Any) -> None:
     """Print one JSON document; a sequence of dataclasses becomes a list of objects."""
+    document: dict[str, Any] = {"store": str(store), "by": searcher.recipe.name}
     for name, value in facts.items():
         if isinstance(value, list | tuple):
-            facts[name] = [
-                one if isinstance(one, str) else asdict(one) for one in value
-            ]
-    print_json({"store": str(store), "by": searcher.recipe.name, **facts}, indent=1)
+            value = [_json_value(item) for item in value]
+        document[name] = value
+    print_json(document, indent=1)
+
+
+def _json_value(item: Any) -> Any:
+    if isinstance(item, str):
+        return item
+    return asdict(item)
 
 
 def _draw(
@@ -306,7 +336,7 @@ def _draw(
     """Draw photos of the store, given by id, each with a caption above its name."""
     if sheet is None:
         return
-
-    save_tiles(
-        sheet, [(searcher.picture(id_), text, Path(id_).name) for id_, text in captions]
-    )
+    tiles: list[Tile] = []
+    for id_, text in captions:
+        tiles.append((searcher.picture(id_), text, Path(id_).name))
+    save_tiles(sheet, tiles)

@@ -58,43 +58,47 @@ def _name(parameter: click.Parameter, ctx: click.Context) -> str:
     if isinstance(parameter, click.Argument):
         return parameter.make_metavar(ctx)
     names = ", ".join([*parameter.opts, *parameter.secondary_opts])
-    is_flag = isinstance(parameter, click.Option) and parameter.is_flag
-    return names if is_flag else f"{names} {parameter.make_metavar(ctx)}"
+    if isinstance(parameter, click.Option) and parameter.is_flag:
+        return names
+    return f"{names} {parameter.make_metavar(ctx)}"
 
 
 def _help_text(parameter: click.Parameter) -> str:
     """Return the help with the default, unless there is none to show."""
     text: str = getattr(parameter, "help", None) or ""
     default = getattr(parameter, "default", None)
-    if isinstance(default, bool) or not isinstance(default, str | int | float):
-        # flags, nothing, and paths are shown as they are
-        is_path = hasattr(default, "__fspath__")
-        return f"{text} [default: {default}]" if is_path else text
-    return f"{text} [default: {default}]"
+    if default is None or isinstance(default, bool) or default == "":
+        return text
+    if isinstance(default, str | int | float) or hasattr(default, "__fspath__"):
+        return f"{text} [default: {default}]"
+    return text
 
 
 def _draw_panel(title: str, rows: list[tuple[str, str]], width: int) -> Iterator[str]:
     """Yield the lines of two columns in a frame."""
-    left = max(
-        (
-            len(name)
-            for name, _ in rows
-            if len(name) <= MAX_NAME_WIDTH or len(rows) == 1
-        ),
-        default=MAX_NAME_WIDTH,
-    )
+    name_width = _name_width([name for name, _ in rows])
     bar = click.style("│", dim=True)
     yield click.style(f"╭─ {title} ".ljust(width - 1, "─") + "╮", dim=True)
     for name, text in rows:
-        lines = textwrap.wrap(text, width - left - 6, break_on_hyphens=False) or [""]
-        if len(name) > left:
+        lines = textwrap.wrap(text, width - name_width - 6, break_on_hyphens=False)
+        if not lines or len(name) > name_width:
             lines.insert(0, "")
-        for number, line in enumerate(lines):
-            first = "" if number else name
-            room = width - 4 - max(len(first), left)
-            styled = click.style(first.ljust(left), fg="cyan", bold=True)
-            yield f"{bar} {styled}{f'  {line}'.ljust(room)} {bar}"
+        label = name  # in the first line
+        for line in lines:
+            room = width - 4 - max(len(label), name_width)
+            styled = click.style(label.ljust(name_width), fg="cyan", bold=True)
+            padded = f"  {line}".ljust(room)
+            yield f"{bar} {styled}{padded} {bar}"
+            label = ""
     yield click.style("╰".ljust(width - 1, "─") + "╯", dim=True)
+
+
+def _name_width(names: list[str]) -> int:
+    """Return the width of the column of names; longer names have their own lines."""
+    if len(names) == 1:
+        return len(names[0])
+    widths = [len(name) for name in names if len(name) <= MAX_NAME_WIDTH]
+    return max(widths, default=MAX_NAME_WIDTH)
 
 
 def _paragraphs(text: Any) -> list[str]:

@@ -59,8 +59,12 @@ def run_label(args: Label) -> None:
     lines: list[str] = []
     if args.undo:
         act = labels.undo(origin=ORIGIN)
-        document["undone"] = None if act is None else act.as_dict()
-        lines.append("nothing to undo" if act is None else f"undone: {_act_text(act)}")
+        if act is None:
+            document["undone"] = None
+            lines.append("nothing to undo")
+        else:
+            document["undone"] = act.as_dict()
+            lines.append(f"undone: {_act_text(act)}")
     if args.file is not None:
         with progress_bar(quiet=args.as_json) as bar:
             done = label_images(opened, args.file, origin=ORIGIN, progress=bar)
@@ -79,11 +83,10 @@ def run_label(args: Label) -> None:
     if args.rename is not None:
         act = labels.rename_class(*args.rename, origin=ORIGIN)
         document["renamed"] = list(args.rename)
-        lines.append(
-            "nothing to rename"
-            if act is None
-            else f"{args.rename[0]} is {args.rename[1]} now"
-        )
+        if act is None:
+            lines.append("nothing to rename")
+        else:
+            lines.append(f"{args.rename[0]} is {args.rename[1]} now")
     if args.out is not None:
         document["exported"] = n = export_labels(opened, args.out)
         lines.append(f"{args.out}: labels of {images_text(n)}")
@@ -102,11 +105,11 @@ def _suggest(store: Store, classes: Path, out: Path | None, *, as_json: bool) ->
     """Write or print labels that the names of classes suggest."""
 
     check_out(out, (".csv",))
-    found = suggest_labels(store, classes)
-    rows = [
-        {"path": one.id, "label": one.label, "probability": one.probability}
-        for one in found
-    ]
+    rows = []
+    for suggestion in suggest_labels(store, classes):
+        probability = suggestion.probability
+        values = (suggestion.id, suggestion.label, probability)
+        rows.append(dict(zip(SUGGESTED, values, strict=True)))
     if as_json:
         print_json(rows, indent=1)
     if out is not None:
@@ -120,9 +123,13 @@ def _suggest(store: Store, classes: Path, out: Path | None, *, as_json: bool) ->
 
 def _act_text(act: Act) -> str:
     """Return one line that describes a change."""
-    what = f"{act.kind} {' to '.join(act.classes)}"
+    text = f"{act.kind} {' to '.join(act.classes)}"
     if act.changes:
-        names = sorted({name for change in act.changes for name in change.labels or ()})
-        shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
-        what = f"{images_text(len(act.changes))} labelled {shown or 'with none of the classes'}"
-    return f"{act.time[:19]}  {act.author or '-'}  {act.origin}  {what}"
+        names: set[str] = set()
+        for change in act.changes:
+            names.update(change.labels or ())
+        labels = ", ".join(sorted(names)[:3]) or "with none of the classes"
+        if len(names) > 3:
+            labels += " ..."
+        text = f"{images_text(len(act.changes))} labelled {labels}"
+    return f"{act.time[:19]}  {act.author or '-'}  {act.origin}  {text}"

@@ -14,9 +14,8 @@ import click
 
 _DIRECTIONS = (0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _CONTROLS = (*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS)
-_ESCAPES = {
-    code: ascii(chr(code))[1:-1] for code in _CONTROLS if chr(code) not in "\n\t"
-}
+_ESCAPES = {code: ascii(chr(code)).strip("'") for code in _CONTROLS}
+del _ESCAPES[ord("\n")], _ESCAPES[ord("\t")]
 # bytes of a name that is not UTF-8, which no terminal can show
 _ESCAPES |= {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
 
@@ -38,8 +37,10 @@ def print_note(text: str) -> None:
 
 def print_cells(values: Iterable[object]) -> None:
     """Print one row with tabs between complete cells."""
-    texts = (str(value).replace("\t", "\\t").replace("\n", "\\n") for value in values)
-    print_line("\t".join(texts))
+    cells = []
+    for value in values:
+        cells.append(str(value).replace("\t", "\\t").replace("\n", "\\n"))
+    print_line("\t".join(cells))
 
 
 def print_json(document: object, indent: int | None = None) -> None:
@@ -47,9 +48,11 @@ def print_json(document: object, indent: int | None = None) -> None:
     click.echo(dumps(document, indent=indent))
 
 
-def count_text(n: int, what: str) -> str:
+def count_text(n: int, noun: str) -> str:
     """Return a number with its noun: 1 photo, 2 photos."""
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
+    if n == 1:
+        return f"1 {noun}"
+    return f"{n:,} {noun}s"
 
 
 def images_text(n: int) -> str:
@@ -59,16 +62,16 @@ def images_text(n: int) -> str:
 
 def print_next(*commands: Iterable[object]) -> None:
     """Suggest the next commands, on stderr."""
-    print_line(
-        "next: " + ", or ".join(shlex.join(map(str, words)) for words in commands),
-        err=True,
-    )
+    lines = [shlex.join(map(str, words)) for words in commands]
+    print_note("next: " + ", or ".join(lines))
 
 
 def size_text(n: float) -> str:
     """Return a size in a readable unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if n < 1000:
-            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+    if n < 1000:
+        return f"{n:.0f} B"
+    for unit in ("kB", "MB", "GB"):
         n /= 1000
-    return f"{n:.1f} TB"
+        if n < 1000:
+            return f"{n:.1f} {unit}"
+    return f"{n / 1000:.1f} TB"

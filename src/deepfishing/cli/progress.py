@@ -20,25 +20,28 @@ from deepfishing.evaluation.record import PROTOCOLS
 def rate_text(task: Task) -> str:
     """Return images per second; nothing for protocols, whose points take seconds each."""
     speed = task.finished_speed or task.speed
-    return f"{speed:.1f}/s" if speed and task.description not in PROTOCOLS else ""
+    if not speed or task.description in PROTOCOLS:
+        return ""
+    return f"{speed:.1f}/s"
 
 
 def time_text(task: Task) -> str:
     """Return how long a stage has taken and will take."""
-    passed = clock_text(task.finished_time if task.finished else task.elapsed)
     if task.finished:
-        return f"{passed} in all"
-    left = task.time_remaining
-    return f"{passed} so far" + (
-        "" if left is None else f", about {clock_text(left)} left"
-    )
+        return f"{clock_text(task.finished_time)} in all"
+    text = f"{clock_text(task.elapsed)} so far"
+    if task.time_remaining is not None:
+        text += f", about {clock_text(task.time_remaining)} left"
+    return text
 
 
 def clock_text(seconds: float | None) -> str:
     """Return seconds as minutes and seconds, with hours if there are any."""
     minutes, second = divmod(int(seconds or 0), 60)
     hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+    if hours:
+        return f"{hours}:{minute:02d}:{second:02d}"
+    return f"{minute}:{second:02d}"
 
 
 class Bar:
@@ -47,25 +50,26 @@ class Bar:
     A download of unknown size has a total of 0.
     """
 
-    def __init__(self, shown: Progress, *, download: bool = False) -> None:
-        self._shown, self._download = shown, download
+    def __init__(self, display: Progress, *, download: bool = False) -> None:
+        self._display, self._download = display, download
         self._tasks: dict[str, TaskID] = {}
         self._skipped = 0
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Draw the progress of a stage; one without work keeps its bar."""
-        most: int | None = total
+        length: int | None = total
         if self._download and total == 0:
-            most = None
-        if stage in self._tasks and most == 0:
+            length = None
+        if stage in self._tasks and length == 0:
             return
         if stage not in self._tasks:
-            self._tasks[stage] = self._shown.add_task(stage, total=most, skipped="")
-        skipped = (
-            f"{self._skipped} skipped" if self._skipped and stage == "images" else ""
-        )
-        self._shown.update(
-            self._tasks[stage], completed=done, total=most, skipped=skipped
+            task = self._display.add_task(stage, total=length, skipped="")
+            self._tasks[stage] = task
+        skipped = ""
+        if self._skipped and stage == "images":
+            skipped = f"{self._skipped} skipped"
+        self._display.update(
+            self._tasks[stage], completed=done, total=length, skipped=skipped
         )
 
     def failure(self, id_: str, reason: str) -> None:
@@ -87,21 +91,23 @@ class _TextColumn(rich.ProgressColumn):
 
 @contextmanager
 def progress_bar(quiet: bool = False, *, download: bool = False) -> Iterator[Bar]:
-    """A bar on stderr with rate and time left; silent where stderr is not a terminal."""
+    """Draw a bar on stderr with rate and time left; nothing where stderr is no terminal."""
     console = Console(stderr=True)
-    columns = (
-        rich.TextColumn(
-            "{task.description:>28}" if download else "{task.description:>8}"
-        ),
+    columns: list[rich.ProgressColumn] = [
+        rich.TextColumn("{task.description:>8}"),
         rich.BarColumn(bar_width=14),  # so that a line fits into 80 columns
-        rich.DownloadColumn() if download else rich.MofNCompleteColumn(),
-        rich.TransferSpeedColumn() if download else _TextColumn(rate_text),
+        rich.MofNCompleteColumn(),
+        _TextColumn(rate_text),
         _TextColumn(time_text, "progress.elapsed"),
         rich.TextColumn("{task.fields[skipped]}"),
-    )
+    ]
+    if download:
+        columns[0] = rich.TextColumn("{task.description:>28}")
+        columns[2] = rich.DownloadColumn()
+        columns[3] = rich.TransferSpeedColumn()
     silent = quiet or not console.is_terminal
-    with rich.Progress(*columns, console=console, disable=silent) as shown:
-        yield Bar(shown, download=download)
+    with rich.Progress(*columns, console=console, disable=silent) as display:
+        yield Bar(display, download=download)
 
 
 class JsonEvents:
@@ -120,15 +126,18 @@ class JsonEvents:
             self.emit("start", images=self._images, to_compute=total)
         elif now - self._last >= self._every:
             self._last = now
-            rate = done / (now - self._start) if stage == "images" else 0.0
-            left = round((total - done) / rate, 1) if rate else None
+            rate, seconds_left = 0.0, None
+            if stage == "images":
+                rate = done / (now - self._start)
+            if rate:
+                seconds_left = round((total - done) / rate, 1)
             self.emit(
                 "progress",
                 stage=stage,
                 done=done,
                 total=total,
                 images_per_second=round(rate, 1),
-                seconds_left=left,
+                seconds_left=seconds_left,
                 skipped=self._skipped,
             )
 

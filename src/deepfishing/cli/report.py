@@ -19,19 +19,23 @@ FORMATS = ("html", "markdown", "latex")
 def run_report(args: Report) -> None:
     """Run `deepfish report`."""
     check_choice("--format", args.format_, FORMATS)
-    found = find_folders(args.folders)
-    if found != list(args.folders) or len(found) > 1:
+    results = find_folders(args.folders)
+    if results != list(args.folders) or len(results) > 1:
         if args.format_ == "latex":
             raise OptionError(
                 "several folders of results are drawn as html or markdown, got latex; name "
-                f"one of {', '.join(map(str, found[:5]))}"
+                f"one of {', '.join(map(str, results[:5]))}"
             )
-        page = "gains.html" if args.format_ == "html" else "gains.md"
-        place = args.folders[0] if len(args.folders) == 1 else Path()
-        print_line(write_overview(found, place / page))
+        page = "gains.md"
+        if args.format_ == "html":
+            page = "gains.html"
+        folder = Path()
+        if len(args.folders) == 1:
+            folder = args.folders[0]
+        print_line(write_overview(results, folder / page))
     elif args.format_ == "html":
-        print_line(write_report(found[0]))
+        print_line(write_report(results[0]))
+    elif args.format_ == "markdown":
+        print_line(write_markdown(results[0]))
     else:
-        print_line(
-            (write_markdown if args.format_ == "markdown" else write_latex)(found[0])
-        )
+        print_line(write_latex(results[0]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepfishing.cli.arguments.search import Search
 from deepfishing.cli.printing import (
@@ -29,10 +29,15 @@ if TYPE_CHECKING:
     from deepfishing.search.searcher import Example
 
 
+NUMBERS = ("score", "forward", "backward")  # columns of numbers
+
+
 def run_search(args: Search) -> None:
     """Run `deepfish search`."""
-    named = [*([args.query] if args.query is not None else []), *args.like]
-    if not named:
+    queries = list(args.like)
+    if args.query is not None:
+        queries.insert(0, args.query)
+    if not queries:
         raise OptionError(
             "a search needs a QUERY or --like, got neither; name an id or a file"
         )
@@ -40,9 +45,12 @@ def run_search(args: Search) -> None:
     if args.n < 1:
         raise OptionError(f"-n must be at least 1, got {args.n}")
     method = {None: "auto", True: "exact", False: "index"}[args.exact]
-    examples: list[Example] = [
-        sys.stdin.buffer.read() if n == "-" else n for n in named
-    ]
+    examples: list[Example] = []
+    for query in queries:
+        if query == "-":
+            examples.append(sys.stdin.buffer.read())
+        else:
+            examples.append(query)
     if b"" in examples:
         raise OptionError(
             "- must have the bytes of an image on standard input, got none"
@@ -62,10 +70,10 @@ def run_search(args: Search) -> None:
             )
 
         searcher = open_searcher(args.features)
-        if args.features is None and any(
-            isinstance(searcher.read(one), Words) for one in examples
-        ):
-            searcher = open_searcher(WORDS_FEATURE)
+        if args.features is None:
+            read = [searcher.read(example) for example in examples]
+            if any(isinstance(example, Words) for example in read):
+                searcher = open_searcher(WORDS_FEATURE)
     hits = searcher.search(examples, args.n, negative, args.label, args.path)
     if args.sheet is not None:
         tiles = [(searcher.picture(example), "query", "") for example in examples]
@@ -73,24 +81,26 @@ def run_search(args: Search) -> None:
             (searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption) for hit in hits
         ]
         save_tiles(args.sheet, tiles)
+    method, how = "index", "by index"
+    if searcher.index is None:
+        method, how = "exact", "exactly"
     if args.as_json:
         document = {
             "store": str(searcher.store.folder),
             "by": searcher.recipe.name,
-            "method": "exact" if searcher.index is None else "index",
+            "method": method,
             "images": len(searcher.collection),
-            "like": named,
+            "like": queries,
             "unlike": negative,
             "hits": [asdict(hit) for hit in hits],
         }
         print_json(document, indent=1)
     else:
-        how = "exactly" if searcher.index is None else "by index"
-        found = f"{len(hits)} of {images_text(len(searcher.collection))}"
+        number = f"{len(hits)} of {images_text(len(searcher.collection))}"
         is_terminal = sys.stdout.isatty()
-        print_line(f"{found} by {searcher.recipe.title}, {how}", err=not is_terminal)
+        print_line(f"{number} by {searcher.recipe.title}, {how}", err=not is_terminal)
         if is_terminal:
-            _show(hits)
+            _print_table(hits)
         else:
             _print_rows(hits)
         print_next(("deepfish", "serve", args.store))
@@ -101,13 +111,19 @@ def _print_rows(hits: list[Hit]) -> None:
     print_cells(("score", "forward", "backward", "image", "path", "labels", "classes"))
     for hit in hits:
         numbers = (hit.score, hit.forward, hit.backward)
-        scores = ["" if number is None else f"{number:.6f}" for number in numbers]
+        scores = [_figure_text(number, 6) for number in numbers]
         labels = SEPARATOR.join(hit.labels or ())
         classes = SEPARATOR.join(f"{c.name} {c.term:.4f}" for c in hit.classes)
         print_cells((*scores, hit.id, hit.path, labels, classes))
 
 
-def _show(hits: list[Hit]) -> None:
+def _figure_text(number: float | None, digits: int) -> str:
+    if number is None:
+        return ""
+    return f"{number:.{digits}f}"
+
+
+def _print_table(hits: list[Hit]) -> None:
     """Draw a table that fits the terminal; long names are cut."""
     from rich.console import Console
     from rich.markup import escape
@@ -118,26 +134,24 @@ def _show(hits: list[Hit]) -> None:
     widths = {"score": 5, "forward": 7, "backward": 8, "image": 22, "labels": 12}
     cells: dict[str, list[str]] = {name: [] for name in (*widths, "classes")}
     for hit in hits:
-        for name in ("score", "forward", "backward"):
-            number = getattr(hit, name)
-            cells[name].append("" if number is None else f"{number:.3f}")
-        # tells more than the beginning
-        end = hit.id if len(hit.id) <= 22 else f"…{hit.id[-21:]}"
-        cells["image"].append(end)
+        for name in NUMBERS:
+            cells[name].append(_figure_text(getattr(hit, name), 3))
+        id_ = hit.id
+        if len(id_) > 22:
+            id_ = f"…{id_[-21:]}"  # the end differs more than the beginning
+        cells["image"].append(id_)
         cells["labels"].append(", ".join(hit.labels or ()))
-        cells["classes"].append(
-            ", ".join(f"{c.name} {c.term:.2f}" for c in hit.classes[:2])
-        )
+        classes = [f"{c.name} {c.term:.2f}" for c in hit.classes[:2]]
+        cells["classes"].append(", ".join(classes))
     cells = {name: column for name, column in cells.items() if any(column)}
     widths = {name: width for name, width in widths.items() if name in cells}
     # two blanks between columns
-    rest = console.width - sum(widths.values()) - 2 * len(widths)
+    remaining = console.width - sum(widths.values()) - 2 * len(widths)
     for name in cells:
-        side: Any = "right" if name in ("score", "forward", "backward") else "left"
-        width = widths.get(name, max(rest, 12))
-        table.add_column(
-            name, justify=side, width=width, no_wrap=True, overflow="ellipsis"
-        )
+        width = widths.get(name, max(remaining, 12))
+        table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
+        if name in NUMBERS:
+            table.columns[-1].justify = "right"
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(escape, row))
     console.print(Escaped(table), highlight=False)

@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 def run_models(args: Models) -> None:
     """Run `deepfish models`."""
     if args.as_json:
-        shown = (
-            [_find(args.name, args.options)]
-            if args.name
-            else [_known(entry) for entry in RECORDS.values()]
-        )
-        print_json(shown, indent=1)
+        networks = [_known(entry) for entry in RECORDS.values()]
+        if args.name:
+            networks = [_find(args.name, args.options)]
+        print_json(networks, indent=1)
     elif args.name:
         for key, value in _find(args.name, args.options).items():
-            text = ", ".join(value) if isinstance(value, list) else value
+            text = value
+            if isinstance(value, list):
+                text = ", ".join(value)
             if isinstance(value, dict):
                 text = ", ".join(f"{k} = {v}" for k, v in value.items())
             print_line(f"{key:<11} {text}")
@@ -55,7 +55,9 @@ def run_models(args: Models) -> None:
         print_line(f"{'network':<{width}}  px   gradients      weights")
         for entry in RECORDS.values():
             gradients = ", ".join(f"dW{k}" for k in entry.layers)
-            weights = "here" if _known(entry)["weights"] else "missing"
+            weights = "missing"
+            if _known(entry)["weights"]:
+                weights = "here"
             print_line(
                 f"{entry.name:<{width}}  {entry.preprocess.size}  {gradients:<13}  {weights}"
             )
@@ -149,7 +151,9 @@ def run_doctor(args: Doctor) -> None:
     findings: list[Finding] = []
     for finding in examine():
         findings.append(finding)
-        fix = f": {finding.fix}" if finding.fix else ""
-        print_line(f"{finding.status:<8} {finding.name:<28} {finding.detail}{fix}")
+        text = f"{finding.status:<8} {finding.name:<28} {finding.detail}"
+        if finding.fix:
+            text += f": {finding.fix}"
+        print_line(text)
     if any(finding.core and finding.status != OK for finding in findings):
         sys.exit(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -43,11 +44,13 @@ def labels_lines(items: Sequence[Item], source: str | Path) -> list[str]:
     labelled = [item.labels for item in items if item.labels]
     if not labelled:
         return []
-    classes = sorted({label for labels in labelled for label in labels})
+    classes = sorted(set(chain.from_iterable(labelled)))
     listed = ", ".join(classes[:MAX_CLASSES_LISTED])
     if len(classes) > MAX_CLASSES_LISTED:
         listed += " ..."
-    number = "1 class" if len(classes) == 1 else f"{len(classes):,} classes"
+    number = f"{len(classes):,} classes"
+    if len(classes) == 1:
+        number = "1 class"
     lines = [f"labels: {images_text(len(labelled))} of {number}: {listed}"]
     if is_photo_folder(source):
         lines.append("these are names of folders; if they are albums, add --albums")
