@@ -41,16 +41,18 @@ if TYPE_CHECKING:
 
 def run_train(args: Train) -> None:
     """Run `deepfish train`."""
-    C = _number(args.cost or ("auto" if args.features.strip() in CHOSEN else "1"))
+    C: float | str = 1.0
+    if args.cost:
+        C = _number(args.cost)
+    elif args.features.strip() in CHOSEN:
+        C = "auto"
     check_options(C)
-    opened = (
-        Store.open(args.data)
-        if (find_store(Path(args.data)) / MANIFEST).is_file()
-        else None
-    )
+    store = None
+    if (find_store(Path(args.data)) / MANIFEST).is_file():
+        store = Store.open(args.data)
     if args.classes is not None:
         _train_on_words(
-            opened,
+            store,
             args.data,
             args.model,
             args.classes,
@@ -58,17 +60,15 @@ def run_train(args: Train) -> None:
         )
         return
     labels = args.labels
-    images: list[Any] = (
-        find_images(args.data) if opened is None else opened.labelled_rows()
-    )
-    if opened is None and labels is None and is_voc(Path(args.data)):
+    if store is None and labels is None and is_voc(Path(args.data)):
         labels = Path(args.data)
+    images = _images(store, args.data)
     labelled = read_labels(images, labels)
     with progress_bar(quiet=args.as_json) as bar:
         how: dict[str, Any] = {"C": C, "progress": bar}
-        if opened is not None:
+        if store is not None:
             trained, left_out = train_on_store(
-                opened, images, labelled, args.features, **how
+                store, images, labelled, args.features, **how
             )
         else:
             how["extraction"] = {**args.options, "notice": print_note}
@@ -87,6 +87,13 @@ def run_train(args: Train) -> None:
         elif unused := labelled.unused(images):
             print_note(unused)
     _print_summary(args.model, trained, left_out, args.as_json)
+
+
+def _images(store: Store | None, data: str) -> list[Any]:
+    """Return the rows of a store, or the images of a folder or a table."""
+    if store is None:
+        return list(find_images(data))
+    return store.labelled_rows()
 
 
 def _train_on_words(
@@ -136,78 +143,106 @@ def _accuracy_text(accuracy: dict[str, Any]) -> str:
 def _print_summary(
     folder: Path, model: Model, left_out: dict[str, str], as_json: bool
 ) -> None:
-
-    svm, n = model.svm, model.training["images"]
-    ap = [None if math.isnan(value) else round(float(value), 2) for value in svm.ap]
-    validation = model.training.get("validation", {})
-    reasons = validation.get("not_measurable", {})
-    known = [value for value in ap if value is not None]
-    mean = sum(known) / len(known) if known else None
-    classes = list(zip(model.classes, svm.trained, svm.cost, ap, strict=True))
+    """Print the classes of a model with their cross-validated AP."""
+    measured = [round(float(ap), 2) for ap in model.svm.ap if not math.isnan(ap)]
+    mean_ap = None
+    if measured:
+        mean_ap = sum(measured) / len(measured)
     if as_json:
-        summary = {
-            "model": str(folder),
-            "recipe": model.recipe,
-            "images": n,
-            "support": len(svm.dual),
-            "cross_validated_map": None if mean is None else round(mean, 2),
-            "cross_validated_accuracy": model.training.get("accuracy") or None,
-            "validation": validation,
-            "classes": {
-                name: {
-                    "trained": bool(ok),
-                    "cost": float(cost),
-                    "cross_validated_ap": value,
-                }
-                for name, ok, cost, value in classes
-            },
-            "failures": left_out,
-        }
-        print_json(summary)
+        _print_json_summary(folder, model, left_out, mean_ap)
         return
     print_left_out(left_out.values())
-    if choice := model.training.get("auto"):
-        # what was tried, the best first, and what it took
-        if choice["tried"]:
-            print_line(
-                "  mAP  features that were compared on held-out training images; the best of "
-                "many looks too good here"
-            )
-        for tried in sorted(choice["tried"], key=lambda one: -one["map"]):
-            same = all(
-                tried[name] == choice[name] for name in ("recipe", "tau", "cost")
-            )
-            print_line(
-                f"{'*' if same else ' '} {tried['map']:5.1f}  {choice_text(tried)}"
-            )
-        print_line(f"auto: {choice_text(choice)}; {choice['why']}")
-    width = max(len(name) for name in ("class", *model.classes))
-    print_line(f"{'class':<{width}}  cost  cross-validated AP")
-    for name, ok, cost, value in classes:
-        if not ok:
-            print_line(
-                f"{name:<{width}}  not trained: it needs images with it and without it"
-            )
-        else:
-            figure = reasons.get(name, "-") if value is None else f"{value:.1f}"
-            print_line(f"{name:<{width}}  {cost:<4g}  {figure}")
-    if validation.get("groups", n) < n:
+    choice = model.training.get("auto")
+    if choice:
+        _print_choice(choice)
+    _print_classes(model)
+    n = model.training["images"]
+    groups = model.training.get("validation", {}).get("groups", n)
+    if groups < n:
         print_line(
-            f"{images_text(n)} are {validation['groups']:,} groups of copies and similar "
-            "scenes, which the folds never split"
+            f"{images_text(n)} are {groups:,} groups of copies and similar scenes, which the "
+            "folds never split"
         )
-    if accuracy := model.training.get("accuracy"):
+    accuracy = model.training.get("accuracy")
+    if accuracy:
         print_line(_accuracy_text(accuracy))
     title = parse_recipe(model.recipe).title
     if title != model.recipe:
         print_line(f"{title} = {model.recipe}")
-    kept = f"{len(svm.dual)} support vectors"
-    if numbers := model.training.get("vectors"):
-        kept = f"linear classifiers on vectors of {numbers:,} numbers, since images are many"
-    scored = f", cross-validated mAP {NOT_MEASURABLE}"
-    if mean is not None:
-        scored = f", cross-validated mAP {mean:.1f}"
+    size = f"{len(model.svm.dual)} support vectors"
+    numbers = model.training.get("vectors")
+    if numbers:
+        size = f"linear classifiers on vectors of {numbers:,} numbers, since images are many"
+    figure = f"cross-validated mAP {NOT_MEASURABLE}"
+    if mean_ap is not None:
+        figure = f"cross-validated mAP {mean_ap:.1f}"
         if choice or len(CostSearch.from_option(model.training["C"]).costs) > 1:
-            scored += " on images that the choice did not see"
-    print_line(f"{folder}: {title}, {images_text(n)}, {kept}{scored}")
+            figure += " on images that the choice did not see"
+    print_line(f"{folder}: {title}, {images_text(n)}, {size}, {figure}")
     print_next(("deepfish", "predict", folder, "PHOTO.jpg"))
+
+
+def _print_json_summary(
+    folder: Path, model: Model, left_out: dict[str, str], mean_ap: float | None
+) -> None:
+    svm = model.svm
+    if mean_ap is not None:
+        mean_ap = round(mean_ap, 2)
+    classes = {}
+    for name, is_trained, cost, ap in zip(
+        model.classes, svm.trained, svm.cost, svm.ap, strict=True
+    ):
+        rounded = None
+        if not math.isnan(ap):
+            rounded = round(float(ap), 2)
+        classes[name] = {
+            "trained": bool(is_trained),
+            "cost": float(cost),
+            "cross_validated_ap": rounded,
+        }
+    summary = {
+        "model": str(folder),
+        "recipe": model.recipe,
+        "images": model.training["images"],
+        "support": len(svm.dual),
+        "cross_validated_map": mean_ap,
+        "cross_validated_accuracy": model.training.get("accuracy") or None,
+        "validation": model.training.get("validation", {}),
+        "classes": classes,
+        "failures": left_out,
+    }
+    print_json(summary)
+
+
+def _print_choice(choice: dict[str, Any]) -> None:
+    """Print what `auto` has tried, the best first, and its choice."""
+    if choice["tried"]:
+        print_line(
+            "  mAP  features that were compared on held-out training images; the best of "
+            "many looks too good here"
+        )
+    for candidate in sorted(choice["tried"], key=lambda tried: -tried["map"]):
+        mark = "*"
+        for key in ("recipe", "tau", "cost"):
+            if candidate[key] != choice[key]:
+                mark = " "
+        print_line(f"{mark} {candidate['map']:5.1f}  {choice_text(candidate)}")
+    print_line(f"auto: {choice_text(choice)}; {choice['why']}")
+
+
+def _print_classes(model: Model) -> None:
+    """Print cost and cross-validated AP of each class."""
+    svm = model.svm
+    reasons = model.training.get("validation", {}).get("not_measurable", {})
+    width = max(len(name) for name in ("class", *model.classes))
+    print_line(f"{'class':<{width}}  cost  cross-validated AP")
+    for name, is_trained, cost, ap in zip(
+        model.classes, svm.trained, svm.cost, svm.ap, strict=True
+    ):
+        if not is_trained:
+            text = "not trained: it needs images with it and without it"
+        elif math.isnan(ap):
+            text = f"{cost:<4g}  {reasons.get(name, '-')}"
+        else:
+            text = f"{cost:<4g}  {round(float(ap), 2):.1f}"
+        print_line(f"{name:<{width}}  {text}")

@@ -1,7 +1,7 @@
-"""A table of the report as a value, which every format writes.
+"""A table of the report, independent of its format.
 
-The terminal, Markdown, LaTeX, the page and notebooks show the same `Sheet`; a cell says what its
-text is, a format how that looks.
+The terminal, Markdown, LaTeX, the page and notebooks show the same `Sheet`. A cell has the kind of
+its text, a format decides how that looks.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Cell:
     """A cell of a table.
 
     `small` is in small print beside or below the text, such as an interval, `half` the same for
-    few columns. `name` says which kind of name the text is: formats set features in letters of the
-    paper, and gradients in a colour. `holds` marks a gain that is not chance. On the page, `kind`
-    is a class, `hint` appears on hovering and `shade`, 0 to 1, colours the cell.
+    narrow tables. `name` is the kind of name that the text is: formats typeset features as in the
+    paper, and gradients in a colour. `holds` marks a significant gain. On the page, `kind` is a CSS
+    class, `hint` appears on hovering and `shade`, 0 to 1, colours the cell.
     """
 
     text: str = ""
@@ -66,11 +66,17 @@ class Sheet:
 
     @property
     def rows(self) -> Iterator[Row]:
-        """All rows below the head, each as long as it."""
-        blocks = [*self.blocks, [self.foot]] if self.foot else self.blocks
-        for block in blocks:
+        """All rows below the head, filled up to its length."""
+        for block in self.blocks_and_foot:
             for row in block:
                 yield fill(row, len(self.head))
+
+    @property
+    def blocks_and_foot(self) -> list[Sequence[Row]]:
+        """The blocks, with the foot as the last one if there is one."""
+        if self.foot:
+            return [*self.blocks, [self.foot]]
+        return list(self.blocks)
 
     @property
     def title_and_notes(self) -> str:
@@ -99,7 +105,9 @@ def fill(row: Row, length: int) -> list[Cell]:
 
 
 def _notebook_text(cell: Cell) -> str:
-    text = f"{cell.text} {cell.small}" if cell.small else cell.text
+    text = cell.text
+    if cell.small:
+        text += f" {cell.small}"
     return _long_dashes(text) + "!" * cell.holds
 
 
@@ -112,18 +120,26 @@ def one_decimal(value: float | None, sign: bool = False) -> str:
     """Return a figure with one decimal, and nothing if there is no figure."""
     if value is None:
         return ""
-    text = f"{value:+.1f}" if sign else f"{value:.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text
+    text = f"{value:.1f}"
+    if sign:
+        text = f"{value:+.1f}"
+    if text in ("+0.0", "-0.0"):
+        return "0.0"
+    return text
 
 
 def interval_text(interval: Interval | None) -> str:
     """Return an interval of a figure."""
-    return "" if interval is None else "-".join(map(one_decimal, interval))
+    if interval is None:
+        return ""
+    low, high = interval
+    return f"{one_decimal(low)}-{one_decimal(high)}"
 
 
 def signed_ends(interval: Interval) -> str:
     """Return the ends of an interval of a difference."""
-    return " to ".join(one_decimal(end, sign=True) for end in interval)
+    low, high = interval
+    return f"{one_decimal(low, sign=True)} to {one_decimal(high, sign=True)}"
 
 
 def figure_cell(value: float | None, interval: Interval | None) -> Cell:
@@ -133,11 +149,16 @@ def figure_cell(value: float | None, interval: Interval | None) -> Cell:
 
 def gain_cell(mean: float, interval: Interval | None, holds: bool = False) -> Cell:
     """Return the cell of a difference with its interval."""
-    ends = "" if interval is None else signed_ends(interval)
+    ends = ""
+    if interval is not None:
+        ends = signed_ends(interval)
     text = one_decimal(mean, sign=True)
     return Cell(text, ends, half_text(interval), holds=holds)
 
 
 def half_text(interval: Interval | None) -> str:
     """Return half of an interval."""
-    return "" if interval is None else f"±{(interval[1] - interval[0]) / 2:.1f}"
+    if interval is None:
+        return ""
+    low, high = interval
+    return f"±{(high - low) / 2:.1f}"

@@ -44,11 +44,12 @@ def write_latex(folder: str | Path) -> Path:
 def _write(
     folder: Path, name: str, write: Callable[[Sheet], str], first: str = ""
 ) -> Path:
-    found, sheets = open_folder(folder), []
-    for rows in found.tables:
-        table = comparison(rows, gains(found.results, rows))
-        sheets += table_sheets(table, table_split(found.results, table))
-    for points in found.curves:
+    opened = open_folder(folder)
+    sheets: list[Sheet] = []
+    for rows in opened.tables:
+        table = comparison(rows, gains(opened.results, rows))
+        sheets += table_sheets(table, table_split(opened.results, table))
+    for points in opened.curves:
         sheets += curve_sheets(points)
     return save_report(folder / name, first + "\n".join(map(write, sheets)))
 
@@ -73,31 +74,33 @@ def terminal(sheet: Sheet) -> Table:
     with_marks = set()
     for number, heading in enumerate(sheet.head):
         cells = [row[number] for row in rows]
+        name = _starred(heading)
         is_gain = any(cell.holds for cell in cells)
         if is_gain:
             with_marks.add(number)
-        has_words = any(map(str.isalpha, "".join(cell.text for cell in cells)))
-        name = _starred(heading)
-        is_left = number == 0 or is_gain or has_words
+            name = name.rjust(5)
+        letters = "".join(cell.text for cell in cells)
+        has_words = any(map(str.isalpha, letters))
         is_figures = number > 0 and len(name) <= 16 and not has_words
-        max_width = None
+        is_left = number == 0 or is_gain or has_words
+        table.add_column(Text(name), no_wrap=is_figures, overflow="fold")
+        column = table.columns[-1]
+        if not is_left:
+            column.justify = "right"
         if number > 0 and not is_figures:
-            max_width = 28 if is_left else 16
-        table.add_column(
-            Text(name.rjust(5) if is_gain else name),
-            justify="left" if is_left else "right",
-            no_wrap=is_figures,
-            overflow="fold",
-            max_width=max_width,
-        )
-    blocks = [*sheet.blocks, [sheet.foot]] if sheet.foot else sheet.blocks
+            column.max_width = 16
+            if is_left:
+                column.max_width = 28
+    blocks = sheet.blocks_and_foot
     for block in blocks:
         for row in block:
             texts = []
             for number, cell in enumerate(fill(row, len(sheet.head))):
                 texts.append(_terminal_text(cell, number in with_marks))
-            is_gradient = "gradient" in (row[0].name, row[0].kind)
-            table.add_row(*texts, style="cyan" if is_gradient else None)
+            style = None
+            if "gradient" in (row[0].name, row[0].kind):
+                style = "cyan"
+            table.add_row(*texts, style=style)
         if block is not blocks[-1]:
             table.add_section()
     return table
@@ -114,8 +117,11 @@ def _terminal_text(cell: Cell, is_gain: bool) -> Text:
         style = "dim"
     figure = cell.text
     if is_gain and figure:
-        mark = "!" if cell.half else " !"  # little room between figures with intervals
-        figure = figure.rjust(5) + mark * cell.holds
+        figure = figure.rjust(5)
+        if cell.holds and cell.half:
+            figure += "!"  # columns with intervals are narrow
+        elif cell.holds:
+            figure += " !"
     text = Text(figure, style)
     if cell.half:
         text.append(f"\n{cell.half}", "dim")
@@ -127,7 +133,9 @@ def markdown(sheet: Sheet) -> str:
 
     def write(cell: Cell) -> str:
         text = _markdown_text(_marked(cell))
-        return f"**{text}**" if cell.bold and text else text
+        if cell.bold and text:
+            return f"**{text}**"
+        return text
 
     def line(cells: list[str]) -> str:
         return f"| {' | '.join(cells)} |"
@@ -146,7 +154,9 @@ def latex(sheet: Sheet) -> str:
         text = _latex_text(_marked(cell))
         if cell.is_feature:
             text = _latex_feature(cell.text)
-        return rf"\textbf{{{text}}}" if cell.bold and text else text
+        if cell.bold and text:
+            return rf"\textbf{{{text}}}"
+        return text
 
     def line(row: Row) -> str:
         cells = [write(cell) for cell in fill(row, len(sheet.head))]
@@ -175,18 +185,23 @@ def latex(sheet: Sheet) -> str:
 
 def _starred(heading: Cell) -> str:
     """Return the heading of a column, with a star for the official figure."""
-    is_official = heading.small == "official"
-    return heading.text + "*" * is_official
+    if heading.small == "official":
+        return f"{heading.text}*"
+    return heading.text
 
 
 def _marked(cell: Cell) -> str:
     """Return the text of a cell with its interval, and `!` for a gain that holds."""
-    text = cell.text + "!" * cell.holds
-    return f"{text} ({cell.small})" if cell.small else text
+    text = cell.text
+    if cell.holds:
+        text += "!"
+    if cell.small:
+        text += f" ({cell.small})"
+    return text
 
 
 def _markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is, on one line; quotes and tags are only text."""
+    """Escape a text for Markdown and HTML, on one line."""
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
 
@@ -214,5 +229,9 @@ def _latex_symbol(symbol: tuple[str, str, str]) -> str:
     letter, layer, note = symbol
     if letter == "dW":
         letter = r"\partial E / \partial W"
-    below = layer if layer.isdigit() else rf"\textrm{{{_latex_text(layer)}}}"
-    return f"${letter}_{{{below}}}$" + (f" {note}" if note else "")
+    if not layer.isdigit():
+        layer = rf"\textrm{{{_latex_text(layer)}}}"
+    text = f"${letter}_{{{layer}}}$"
+    if note:
+        text += f" {note}"
+    return text
