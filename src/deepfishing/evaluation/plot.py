@@ -52,7 +52,10 @@ def rows(results: From, ax: Any = None) -> Any:
         raise OptionError("rows must have a mAP to be drawn, got none with labels")
     ax = _axes(ax, (6, 1 + 0.35 * len(lines)))
     for y, line in enumerate(lines):
-        figure, colour = line.official, _colour(HUES[1] if line.gradient else HUES[0])
+        figure = line.official
+        colour = _colour(HUES[0])
+        if line.gradient:
+            colour = _colour(HUES[1])
         low, high = line.interval or (figure, figure)
         ax.plot([low, high], [y, y], color=colour, linewidth=2)
         ax.plot([figure], [y], "o", color=colour, label=line.title)
@@ -81,7 +84,10 @@ def precision_recall(
     With `name` it is the curve of this class, otherwise the mean over the classes, each with the
     best precision at a recall or beyond it.
     """
-    folder = results.page.parent if isinstance(results, Measured) else Path(results)
+    if isinstance(results, Measured):
+        folder = results.page.parent
+    else:
+        folder = Path(results)
     measured = _measured(results)
     row_of = {row["feature"]: row for row in measured}
     if features is None:
@@ -126,11 +132,13 @@ def curves(
     ax = _axes(ax, (6, 4))
     for series in chart.series:
         style = panel.styles[series.name]
-        look = {
-            "color": "black" if style.hue is None else _colour(style.hue),
+        look: dict[str, Any] = {
+            "color": "black",
             "linestyle": ("-", "--", ":")[style.dash],
             "label": panel.line_title(series.name),
         }
+        if style.hue is not None:
+            look["color"] = _colour(style.hue)
         if series.level:
             if series.level.y is not None:
                 ax.axhline(series.level.y, **look)
@@ -139,7 +147,8 @@ def curves(
     ax.set_xscale("log")
     ax.set_xticks(chart.xs, [tick_text(x) for x in chart.xs])
     ax.minorticks_off()
-    ax.set_yscale("log" if chart.up.logarithmic else "linear")
+    if chart.up.logarithmic:
+        ax.set_yscale("log")
     subject = f"{_subject(points[0])}: {panel.title.lower()}"
     ax.set(xlabel=panel.x_axis, ylabel=chart.y_axis, title=subject)
     ax.legend()
@@ -194,7 +203,9 @@ def confusion(results: From, ax: Any = None) -> Any:
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if confused.is_numbered:
         for i, j in np.argwhere(shares > 0):
-            colour = "white" if shares[i, j] > 0.5 else "black"
+            colour = "black"
+            if shares[i, j] > 0.5:
+                colour = "white"
             look = {"ha": "center", "va": "center", "color": colour, "fontsize": 8}
             ax.text(j, i, confused.counts[i][j], **look)
     ax.set_xticks(range(n), confused.classes, rotation=90)
@@ -209,16 +220,19 @@ def sheet(hits: Hits, ax: Any = None) -> Any:
     if not hits:
         raise OptionError("a sheet must have hits, got none")
     tiles = [(file, *caption.split(" ", 1)) for file, caption in hits.pictures()]
-    drawn = contact_sheet(tiles)  # type: ignore[arg-type]  # a score and a name each
-    ax = _axes(ax, (drawn.width / 110, drawn.height / 110))
-    ax.imshow(drawn)
+    picture = contact_sheet(tiles)  # type: ignore[arg-type]  # a score and a name each
+    ax = _axes(ax, (picture.width / 110, picture.height / 110))
+    ax.imshow(picture)
     ax.set_axis_off()
     return ax
 
 
 def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    """Return the given axes, or new ones of a size in inches."""
     pyplot = need("matplotlib.pyplot", "plot")
-    return pyplot.subplots(figsize=size, layout="constrained")[1] if ax is None else ax
+    if ax is None:
+        _, ax = pyplot.subplots(figsize=size, layout="constrained")
+    return ax
 
 
 def _colour(hue: int) -> tuple[float, float, float]:
@@ -239,17 +253,21 @@ def _envelope(curve: Sequence[tuple[float, float]]) -> Any:
 
 def _measured(results: From, protocol: str = TABLE) -> list[Result]:
     """Return rows in the paper's order, or points of a protocol; refuse several settings."""
-    where = f" in {results}" if isinstance(results, str | Path) else ""
+    place = ""
+    if isinstance(results, str | Path):
+        place = f" in {results}"
     if protocol == TABLE:
         groups = group_rows(_rows_of(results))
     else:
         points = _points_of(results, protocol)
-        groups = group_points(one for one in points if one["protocol"] == protocol)
+        groups = group_points(
+            point for point in points if point["protocol"] == protocol
+        )
     if len(groups) != 1:
         subjects = dict.fromkeys(_subject(group[0]) for group in groups)
-        found = "; ".join(subjects) or "none"
+        listed = "; ".join(subjects) or "none"
         raise OptionError(
-            f"a plot must be of rows of one setting, got {len(groups)}{where} ({found}); "
+            f"a plot must be of rows of one setting, got {len(groups)}{place} ({listed}); "
             "give those of one, from deepfishing.evaluation.report.folder.group_rows or measure"
         )
     return groups[0]
@@ -268,4 +286,4 @@ def _points_of(results: From, protocol: str) -> Sequence[Result]:
         return results.points.get(protocol, ())
     if isinstance(results, str | Path):
         return open_points(Path(results))
-    return [one for one in results if "protocol" in one]
+    return [result for result in results if "protocol" in result]

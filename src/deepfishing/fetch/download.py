@@ -129,15 +129,19 @@ class _Part:
 
     @property
     def size(self) -> int:
-        return self.path.stat().st_size if self.path.is_file() else 0
+        if not self.path.is_file():
+            return 0
+        return self.path.stat().st_size
 
     def version(self) -> dict[str, Any]:
-        """As the first answer had it; {} if there is none to go on from."""
+        """The version as the first answer had it; {} if it is unknown."""
         try:
-            found = json.loads(self.note.read_bytes())
+            version = json.loads(self.note.read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        if not isinstance(version, dict):
+            return {}
+        return version
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -147,8 +151,8 @@ class _Part:
 def _receive(
     remote: Remote, part: _Part, progress: Progress, patience: Patience
 ) -> None:
-    """Bring the part to its full length, over as many attempts as it takes."""
-    at_first = most = part.size
+    """Download the rest of a file, with several attempts."""
+    first_size = largest = part.size
     failures = 0
     while True:
         try:
@@ -157,31 +161,33 @@ def _receive(
         except DroppedError as error:
             if isinstance(error, StartOverError):
                 part.clear()
-            # a failure to connect passes by itself only where a connection stood before
-            if not error.connected and part.size <= at_first:
+            # a failure to connect is worth another attempt only after a connection
+            if not error.connected and part.size <= first_size:
                 raise UnreachableError(
                     f"{remote.url} cannot be reached ({error})"
                 ) from None
-            # progress is more than there ever was, so that a server that always begins anew
-            # and always breaks off comes to an end
-            failures = 1 if part.size >= most + _ENOUGH else failures + 1
-            most = max(most, part.size)
+            # only a new maximum is progress, so that a server that always starts again and
+            # always breaks off is given up
+            failures += 1
+            if part.size >= largest + _ENOUGH:
+                failures = 1
+            largest = max(largest, part.size)
             if failures >= patience.attempts:
                 raise UnreachableError(
                     f"{remote.url} broke off {failures} times in a row, last at byte {part.size} "
-                    f"({error}); {part.path} is kept, and a later run goes on from there"
+                    f"({error}); {part.path} is kept, and a later run continues it"
                 ) from None
             time.sleep(min(patience.pause * 2 ** (failures - 1), 30.0))
 
 
 def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) -> None:
-    known = part.version()
+    version = part.version()
     # without a mark of its version the rest may belong to another file
-    resumable = known.get("url") == remote.url and (
-        known.get("etag") or known.get("modified")
-    )
-    offset = part.size if resumable else 0
-    if offset and offset == known.get("total"):
+    has_mark = version.get("etag") or version.get("modified")
+    offset = 0
+    if version.get("url") == remote.url and has_mark:
+        offset = part.size
+    if offset and offset == version.get("total"):
         return
     with ask(remote.url, offset, timeout) as answer:
         total, done = answer.total, answer.start
@@ -194,16 +200,18 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
             part.clear()
             with replacing(part.note) as note:
                 note.write_text(json.dumps(answer.version), encoding="utf-8")
-        elif answer.version != known:
+        elif answer.version != version:
             raise StartOverError("the file on the server has changed")
-        most = remote.most if total is None else total
+        limit = remote.most
+        if total is not None:
+            limit = total
         with part.path.open("ab") as file:
             while chunk := answer.read():
                 done += len(chunk)
-                if done > most:
+                if done > limit:
                     part.clear()
                     raise UnreachableError(
-                        f"{remote.url} must give at most {most} bytes, got more"
+                        f"{remote.url} must give at most {limit} bytes, got more"
                     )
                 file.write(chunk)
                 progress(remote.file, done, total or remote.size)
@@ -213,23 +221,23 @@ def _attempt(remote: Remote, part: _Part, progress: Progress, timeout: float) ->
 
 def _difference(path: Path, remote: Remote) -> str:
     """Return the difference between a file and the published one, or ""."""
-    size = path.stat().st_size if path.is_file() else 0
+    size = 0
+    if path.is_file():
+        size = path.stat().st_size
     if remote.size and size != remote.size:
         return f"must have {remote.size} bytes, got {size}"
     algorithm, _, digits = remote.digest.partition(":")
     with path.open("rb") as file:  # an integrity check, not a protection from forgery
         kind = partial(hashlib.new, algorithm, usedforsecurity=False)
-        got = hashlib.file_digest(file, kind).hexdigest()
-    return (
-        ""
-        if got.startswith(digits)
-        else f"must have the {algorithm} {digits}, got {got}"
-    )
+        actual = hashlib.file_digest(file, kind).hexdigest()
+    if actual.startswith(digits):
+        return ""
+    return f"must have the {algorithm} {digits}, got {actual}"
 
 
 @contextmanager
 def ask(url: str, offset: int, timeout: float) -> Iterator[Answer]:
-    """Ask for a file from byte `offset` on; after `timeout` seconds of silence it is dropped."""
+    """Request a file from byte `offset` on; give up after `timeout` seconds of silence."""
     with _open(url, offset, timeout) as response:
         headers = response.headers
         kind = headers.get_content_type()
@@ -243,8 +251,11 @@ def ask(url: str, offset: int, timeout: float) -> Iterator[Answer]:
         if response.status == 206 and offset:
             numbers = r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})"
             span = re.fullmatch(numbers, headers.get("Content-Range", ""))
-            start, last, total = map(int, span.groups()) if span else (0, 0, 0)
-            if start != offset or last != total - 1:
+            length = last = 0
+            if span:
+                start, last, length = map(int, span.groups())
+            total = length
+            if start != offset or last != length - 1:
                 raise StartOverError(
                     "the server sent another part of the file than was asked for"
                 )
@@ -260,25 +271,25 @@ def ask(url: str, offset: int, timeout: float) -> Iterator[Answer]:
 
 
 def _open(url: str, offset: int, timeout: float) -> http.client.HTTPResponse:
-    here = url
+    address = url
     for _ in range(_REDIRECTS + 1):
-        found = _open_once(here, offset, timeout)
-        if not isinstance(found, str):
-            return found
-        # a redirect is followed here and not by urllib, which reads all that comes with it
-        found = quote(found, safe="%/:=&?~#+!$,;'@()*[]")
+        response = _open_once(address, offset, timeout)
+        if not isinstance(response, str):
+            return response
+        # redirects are followed here, since urllib would read their whole body
+        location = quote(response, safe="%/:=&?~#+!$,;'@()*[]")
         try:
-            there = urljoin(here, found)
-            schemes = urlsplit(here).scheme, urlsplit(there).scheme
+            target = urljoin(address, location)
+            schemes = urlsplit(address).scheme, urlsplit(target).scheme
         except ValueError:
             raise UnreachableError(
-                f"{url} redirects to {found}, which is no address"
+                f"{url} redirects to {location}, which is no address"
             ) from None
         if schemes[1] not in ("http", "https") or schemes == ("https", "http"):
             raise UnreachableError(
-                f"{url} must redirect to http or stay with https, got {there}"
+                f"{url} must redirect to http or stay with https, got {target}"
             )
-        here = there
+        address = target
     raise UnreachableError(
         f"{url} redirects in a loop, or more than {_REDIRECTS} times"
     )
@@ -311,12 +322,14 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
             raise DroppedError(f"the server answered {status}") from None
         raise UnreachableError(f"{url} answered {status}") from None
     except urllib.error.URLError as error:
-        reason = error.reason if isinstance(error.reason, Exception) else error
+        reason: Exception = error
+        if isinstance(error.reason, Exception):
+            reason = error.reason
         raise DroppedError(_reason(reason), connected=False) from None
-    except OSError as error:  # after the connection stood: silence, or a reset
+    except OSError as error:  # after the connection was made: silence, or a reset
         raise DroppedError(_reason(error)) from None
     except (http.client.InvalidURL, ValueError):
-        # not in the error's own words, which repeat the proxy's address with its password
+        # the error's own text would repeat the proxy's address with its password
         raise UnreachableError(
             f"{url} cannot be asked: it, or the proxy in http_proxy or https_proxy, is no address"
         ) from None
@@ -327,9 +340,10 @@ def _open_once(url: str, offset: int, timeout: float) -> http.client.HTTPRespons
 
 
 def _status(code: int) -> str:
-    # the words are ours and not the server's, which could be anything
-    known = code in set(HTTPStatus)
-    return f"{code} {HTTPStatus(code).phrase}" if known else f"status {code}"
+    # the standard phrase, since the server's could be anything
+    if code not in set(HTTPStatus):
+        return f"status {code}"
+    return f"{code} {HTTPStatus(code).phrase}"
 
 
 def _reason(error: Exception) -> str:

@@ -166,7 +166,9 @@ class Labelling:
                     images, add=asked.add, remove=asked.remove, origin=ORIGIN, base=base
                 )
             else:
-                labels = None if asked.labels is None else tuple(asked.labels)
+                labels = None
+                if asked.labels is not None:
+                    labels = tuple(asked.labels)
                 changes = [
                     Change(content, path, labels) for content, path in images.items()
                 ]
@@ -177,9 +179,9 @@ class Labelling:
         """Undo an act; return the ids of the images that it changed."""
         act = self.log.undo(asked.act, origin=ORIGIN)
         self.learner.nudge()
-        contents = (
-            [] if act is None else list({change.content for change in act.changes})
-        )
+        contents: set[str] = set()
+        if act is not None:
+            contents = {change.content for change in act.changes}
         return {"ids": self.gallery.ids_of(contents)}
 
     def change_class(self, asked: ClassChange) -> dict[str, Any]:
@@ -221,7 +223,9 @@ class Labelling:
         skipped = [self.gallery.collection.row_of(id_) for id_ in asked.skip]
         passed_over = [row for row in skipped if row is not None]
         is_open[passed_over] = False
-        left = int(is_open.sum() if rows is None else is_open[rows].sum())
+        if rows is not None:
+            is_open = is_open[rows]
+        left = int(is_open.sum())
         if rows is None:
             found = [row for row in self.learner.next_rows() if is_open[row]]
         else:
@@ -263,8 +267,9 @@ class Labelling:
 
     def _answer(self, act: Act | None) -> dict[str, Any]:
         self.learner.nudge()
-        changed = 0 if act is None else len(act.changes)
-        return {"act": None if act is None else act.id, "changed": changed}
+        if act is None:
+            return {"act": None, "changed": 0}
+        return {"act": act.id, "changed": len(act.changes)}
 
     def _about(self, row: int) -> dict[str, Any]:
         id_, labels = self.gallery.id_of(row), self.live.of_row(row)
@@ -293,14 +298,14 @@ class Labelling:
         if "seen" not in asked.model_fields_set:
             return
         self.live.refresh()
-        seen = None if asked.seen is None else tuple(asked.seen)
+        seen = None
+        if asked.seen is not None:
+            seen = tuple(asked.seen)
         for labels in self.live.of_rows(rows):
             if labels != seen:
-                now = (
-                    "without a label"
-                    if labels is None
-                    else ", ".join(labels) or "none of these"
-                )
+                now = "without a label"
+                if labels is not None:
+                    now = ", ".join(labels) or "none of these"
                 raise RefusedError(
                     409, f"somebody has changed the labels meanwhile, to: {now}"
                 )

@@ -181,8 +181,10 @@ class Learner:
         learned = learn(few, numbers, labels, prepared.groups)
         queue = choose_next(few, numbers, learned)
         before = self.taught
-        kept = (before.curve, before.advice) if before is not None else ((), None)
-        self.taught = Taught(version, len(numbers), learned, queue, *kept)
+        previous: tuple[Any, Any] = ((), None)
+        if before is not None:
+            previous = (before.curve, before.advice)
+        self.taught = Taught(version, len(numbers), learned, queue, *previous)
 
         def is_last() -> bool:
             return live.version == version
@@ -191,7 +193,9 @@ class Learner:
         curve = tuple(learning_curve(few, numbers, labels, groups, is_last))
         if not is_last():
             return
-        advice = None if learned is None else advise(few, learned)
+        advice = None
+        if learned is not None:
+            advice = advise(few, learned)
         self.taught = replace(self.taught, curve=curve, advice=advice, is_whole=True)
 
     def _labelled(self, prepared: Prepared) -> tuple[list[int], list[Labels]]:
@@ -219,29 +223,38 @@ class Learner:
         self.nudge()
         taught = self.taught
         job = self.jobs.get(JOB)
+        state = "ready"
+        if self.error:
+            state = "failed"
+        elif self.prepared is None:
+            state = "preparing"
         about: dict[str, Any] = {
-            "state": "failed"
-            if self.error
-            else "preparing"
-            if self.prepared is None
-            else "ready",
+            "state": state,
             "error": self.error,
-            "job": job.as_dict() if job is not None and job.state == RUNNING else None,
+            "job": None,
             "version": self.gallery.live.version,
         }
+        if job is not None and job.state == RUNNING:
+            about["job"] = job.as_dict()
         if taught is None:
             return about
-        estimate = None if taught.learned is None else taught.learned.estimate()
-        return {
-            **about,
+        about |= {
             "learned": taught.version,
             "is_whole": taught.is_whole,
             "labelled": taught.labelled,
-            "estimate": None if estimate is None else _point(estimate),
+            "estimate": None,
             "curve": [_point(point) for point in taught.curve],
-            "advice": None if taught.advice is None else advice_in_words(taught.advice),
-            "enough": taught.advice is not None and taught.advice.verdict == "enough",
+            "advice": None,
+            "enough": False,
         }
+        if taught.learned is not None:
+            estimate = taught.learned.estimate()
+            if estimate is not None:
+                about["estimate"] = _point(estimate)
+        if taught.advice is not None:
+            about["advice"] = advice_in_words(taught.advice)
+            about["enough"] = taught.advice.verdict == "enough"
+        return about
 
     def suggestions(self, row: int) -> list[dict[str, Any]]:
         """Return the most likely classes of a photo; a probability with the first one if known."""

@@ -115,7 +115,9 @@ class LiveLabels:
         if state == "none":
             return self.is_none_of_these()
         labelled = self.is_labelled()
-        return labelled if state == "labelled" else ~labelled
+        if state == "labelled":
+            return labelled
+        return ~labelled
 
     def counts(self, rows: Array | None = None) -> dict[str, int]:
         """Return the number of rows of each label, by name; a declared class may have none.
@@ -124,7 +126,9 @@ class LiveLabels:
         """
         self.refresh()
         with self._lock:
-            codes = self._codes if rows is None else self._codes[rows]
+            codes = self._codes
+            if rows is not None:
+                codes = codes[rows]
             everywhere = np.bincount(self._codes, minlength=len(self._sets)).tolist()
             rows_of_set = np.bincount(codes, minlength=len(self._sets)).tolist()
             counts: Counter[str] = Counter()

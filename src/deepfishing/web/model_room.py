@@ -107,7 +107,9 @@ class ModelRoom:
         """Write the model as .onnx, in another process."""
         self.require()
         weights = self.gallery.uploads.weights
-        options = json.dumps({"weights": None if weights is None else str(weights)})
+        if weights is not None:
+            weights = str(weights)
+        options = json.dumps({"weights": weights})
         run_apart(ONNX, [str(self.gallery.store.folder), options], progress)
 
     def predictions(self) -> Predictions | None:
@@ -136,14 +138,19 @@ class ModelRoom:
         counts = self.gallery.live.counts()
         job, onnx = (self.jobs.get(name) for name in (TRAIN, ONNX))
         live = self.gallery.live
+        labels = [{"name": name, "images": n} for name, n in counts.items()]
         about: dict[str, Any] = {
-            "job": None if job is None else job.as_dict(),
-            "onnx_job": None if onnx is None else onnx.as_dict(),
+            "job": None,
+            "onnx_job": None,
             "labelled": int(live.is_labelled().sum()),
-            "labels": [{"name": name, "images": n} for name, n in counts.items()],
+            "labels": labels,
             "model": None,
             "problem": self.problem,
         }
+        if job is not None:
+            about["job"] = job.as_dict()
+        if onnx is not None:
+            about["onnx_job"] = onnx.as_dict()
         found = self.found
         if found is not None:
             about["model"] = self._about(found, counts)
@@ -180,16 +187,21 @@ class ModelRoom:
         ap = float(model.svm.ap[number])
         validation = model.training.get("validation", {})
         point = point_at(found, name)
-        return {
+        facts = {
             "name": name,
             "photos": found.facts.get("counts", {}).get(name, 0),
             "trained": bool(model.svm.trained[number]),
-            "ap": round(ap, 1) if np.isfinite(ap) else None,
+            "ap": None,
             "why": validation.get("not_measurable", {}).get(name, ""),
             "threshold": float(model.limits[number]),
             "chosen": model.thresholds is not None,
-            "point": None if point is None else asdict(point),
+            "point": None,
         }
+        if np.isfinite(ap):
+            facts["ap"] = round(ap, 1)
+        if point is not None:
+            facts["point"] = asdict(point)
+        return facts
 
     def curve(self, name: str) -> dict[str, Any]:
         """Return precision and recall of a class at all thresholds."""
@@ -258,7 +270,9 @@ class ModelRoom:
         model = found.model
         names = folder_names(model.classes)
         numbers = self._numbers(found)
-        wanted = np.arange(len(numbers)) if rows is None else rows
+        wanted = np.arange(len(numbers))
+        if rows is not None:
+            wanted = rows
         for row in wanted[numbers[wanted] >= 0].tolist():
             picture = self.gallery.collection[row]
             chances = np.asarray(found.probabilities[numbers[row]], dtype=np.float64)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deepfishing.errors import OptionError
@@ -48,21 +49,23 @@ class Address:
     @property
     def shown(self) -> str:
         """The address to print; a token given by the user stays out of terminals and logs."""
-        return (
-            self.url.partition("=")[0] + "=$DEEPFISHING_TOKEN"
-            if self.chosen
-            else self.url
-        )
+        if self.chosen:
+            return self.url.partition("=")[0] + "=$DEEPFISHING_TOKEN"
+        return self.url
 
     @property
     def url(self) -> str:
         """The address to open in a browser."""
         everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
-        host = socket.gethostname() if everywhere else self.host
-        name = f"[{host}]" if ":" in host else host
-        return f"http://{name}:{self.port}/" + (
-            f"?token={quote(self.token)}" if self.token else ""
-        )
+        host = self.host
+        if everywhere:
+            host = socket.gethostname()
+        if ":" in host:  # IPv6
+            host = f"[{host}]"
+        url = f"http://{host}:{self.port}/"
+        if self.token:
+            url += f"?token={quote(self.token)}"
+        return url
 
 
 def bind(host: str, port: int | None = None) -> Address:
@@ -93,12 +96,16 @@ def bind(host: str, port: int | None = None) -> Address:
     except OSError as error:
         # Python adds the address to the system's words; those of unknown hosts have no number
         number = error.errno or 0
-        reason = os.strerror(number) if number > 0 else error.strerror or error
+        reason = error.strerror or str(error)
+        if number > 0:
+            reason = os.strerror(number)
         raise OptionError(
             f"--host and --port must be an address of this machine and a free port, got {host} and "
             f"{port} ({reason}); leave --port out to take a free one"
         ) from None
-    token = chosen or (None if is_loopback(host) else secrets.token_urlsafe(24))
+    token: str | None = chosen or None
+    if token is None and not is_loopback(host):
+        token = secrets.token_urlsafe(24)
     return Address(
         listening, host, int(listening.getsockname()[1]), token, bool(chosen)
     )
@@ -172,7 +179,11 @@ def make_server(page: Gallery | Opening, address: Address) -> Server:
     """Return a server that has not started."""
     # of another that has ended
     logging.getLogger("uvicorn.error").removeFilter(_nothing)
-    app = make_page(page) if isinstance(page, Gallery) else page
+    app: ASGIApp
+    if isinstance(page, Gallery):
+        app = make_page(page)
+    else:
+        app = page
     config = uvicorn.Config(
         Guard(app, address.host, address.port, address.token),
         http=PromptProtocol,
@@ -191,7 +202,9 @@ def make_server(page: Gallery | Opening, address: Address) -> Server:
 def serve(page: Gallery | Opening, address: Address, ready: Callable[[], None]) -> None:
     """Answer until Ctrl-C, which is the way to end it and no error."""
     server = make_server(page, address)
-    warming = page.uploads.warm_up() if isinstance(page, Gallery) else None
+    warming = None
+    if isinstance(page, Gallery):
+        warming = page.uploads.warm_up()
     if isinstance(page, Opening):
         page.start()
     ready()

@@ -138,11 +138,14 @@ class ReviewRoom:
             "is_running": is_running,
             "is_stale": is_stale,
             "is_too_few": is_hopeless,
-            "error": self.too_few
-            if is_hopeless
-            else (job.error if job is not None else ""),
-            "job": None if job is None else job.as_dict(),
+            "error": "",
+            "job": None,
         }
+        if job is not None:
+            about["error"] = job.error
+            about["job"] = job.as_dict()
+        if is_hopeless:
+            about["error"] = self.too_few
         if review is None or is_hopeless:
             return about
         return {
@@ -229,11 +232,9 @@ class ReviewRoom:
         if not len(numbers):
             raise UnknownError("no photo is in this cell any more; look again")
         names = [name or "none of these" for name in (cell.given, cell.predicted)]
-        words = (
-            f"{names[0]}, taken for {names[1]}"
-            if given != predicted
-            else f"{names[0]}, right"
-        )
+        words = f"{names[0]}, taken for {names[1]}"
+        if given == predicted:
+            words = f"{names[0]}, right"
         return self.studio.selections.add(review.rows[numbers], words).as_dict()
 
     def of_class(self, name: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Points of a setting as panels of charts.
 
 A panel has one horizontal axis and the same lines in one chart per figure, such as accuracy and mAP
-against k. Places are in percent of the plot's width and height, so a page can draw it at any size
-with text that stays readable.
+against k. Positions are in percent of the plot's width and height, so that a page can draw it at
+any size with readable text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from deepfishing.evaluation.record import (
 )
 from deepfishing.evaluation.report.tables import title
 
-# Ratios matter here, not differences: twice the time, half the error.
+# figures that are compared by ratios, such as twice the time or half the error
 TIMES = (SECONDS, WITH_PROJECTION)
 LOGARITHMIC = (*TIMES, RMS)
 # Cool and warm in turn, so that neighbours in the list differ.
@@ -46,18 +46,21 @@ class Axis:
         if high == low:
             return 50.0
         if self.logarithmic:
-            low, value, high = math.log(low), math.log(value), math.log(high)
-        return round(100 * (value - low) / (high - low), 2)
+            low = math.log(low)
+            value = math.log(value)
+            high = math.log(high)
+        share = (value - low) / (high - low)
+        return round(100 * share, 2)
 
 
 @dataclass(frozen=True)
 class Mark:
     """A measured figure."""
 
-    y: float | None  # None where it could not be measured; `note` says why
+    y: float | None  # None where it was not measurable; `note` has the reason
     interval: Interval | None
     note: str = ""
-    # of which it is the mean, in the same order for all lines
+    # values of which it is the mean, in the same order for all lines
     draws: tuple[float, ...] = ()
 
 
@@ -71,7 +74,7 @@ class Series:
 
     @property
     def gradient(self) -> bool:
-        """Whether the feature that it stands for is a gradient."""
+        """Whether its feature is a gradient."""
         return parse_recipe(self.name).is_gradient
 
     def at(self, x: int) -> Mark | None:
@@ -98,22 +101,22 @@ class Chart:
     @property
     def whole(self) -> list[Series]:
         """The lines that have a figure at every x, if there is any x."""
-        whole = []
+        lines = []
         for series in self.series:
-            known = {x for x, mark in series.marks.items() if mark.y is not None}
-            if known and known.issuperset(self.xs):
-                whole.append(series)
-        return whole
+            measured = {x for x, mark in series.marks.items() if mark.y is not None}
+            if measured and measured.issuperset(self.xs):
+                lines.append(series)
+        return lines
 
     @property
     def across(self) -> Axis:
-        """The axis to the right: counts that double, so logarithmic, with a tick at each."""
-        # without any: a chart of levels alone
+        """The horizontal axis: logarithmic, with a tick at each x."""
+        # a chart of levels alone has no x
         return Axis(self.xs or (1,), logarithmic=True)
 
     @property
     def up(self) -> Axis:
-        """The axis upwards, around all figures and their intervals."""
+        """The vertical axis, around all figures and their intervals."""
         values: list[float] = []
         for mark in self._all_marks():
             if mark.y is not None:
@@ -132,13 +135,15 @@ class Chart:
 
     def path(self, series: Series) -> list[tuple[float, float]]:
         """Return the line through the marks of a series in percent, y downwards as in SVG."""
-        marks = [(self.across.place(x), mark) for x, mark in series.marks.items()]
+        across, up = self.across, self.up
+        marks = [(across.place(x), mark) for x, mark in series.marks.items()]
         if series.level:
             marks = [(0.0, series.level), (100.0, series.level)]
-        up, points = self.up, []
+        points = []
         for x, mark in marks:
             if mark.y is not None:
-                points.append((x, round(100 - up.place(mark.y), 2)))
+                y = round(100 - up.place(mark.y), 2)
+                points.append((x, y))
         return points
 
 
@@ -147,19 +152,19 @@ class Panel:
     """Charts with the same axis and lines."""
 
     protocol: str
-    # what was measured, where the lines are not features themselves
+    # the feature that was measured, unless each line is a feature
     feature: str | None
     x_axis: str
     charts: tuple[Chart, ...]
 
     @property
     def title(self) -> str:
-        """The protocol in words."""
+        """The name of the protocol."""
         return CURVES[self.protocol]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The lines of its charts, each once."""
+        """The names of all lines, each once."""
         names: dict[str, None] = {}
         for chart in self.charts:
             names |= dict.fromkeys(series.name for series in chart.series)
@@ -168,7 +173,9 @@ class Panel:
     @property
     def features(self) -> tuple[str, ...]:
         """The features that it is about."""
-        return (self.feature,) if self.feature else self.names
+        if self.feature:
+            return (self.feature,)
+        return self.names
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -182,26 +189,33 @@ class Panel:
     @property
     def styles(self) -> dict[str, Style]:
         """Colour and dashes of each line: one colour for each projection."""
-        seen: dict[str, int] = {}  # how many lines of each projection there were
+        counts: dict[str, int] = {}  # of lines of each projection
         styles = {}
         for name in self.names:
-            projection = name.partition(", ")[0] if self.feature else name
+            projection = name
+            if self.feature:
+                projection = name.partition(", ")[0]
             if projection == EXACT:
                 styles[name] = Style(None, dash=1)
                 continue
-            seen[projection] = seen.get(projection, -1) + 1
-            hue = HUES[list(seen).index(projection) % len(HUES)]
-            styles[name] = Style(hue, dash=min(seen[projection], 2))
+            number = counts.setdefault(projection, 0)
+            counts[projection] += 1
+            hue = HUES[list(counts).index(projection) % len(HUES)]
+            styles[name] = Style(hue, dash=min(number, 2))
         return styles
 
     def line_title(self, name: str) -> str:
-        """Return the title of a line: that of its feature, if it is named after one."""
-        return name if self.feature else title(name)
+        """Return the title of a line: of its feature, if the line is a feature."""
+        if self.feature:
+            return name
+        return title(name)
 
     def heading(self, chart: Chart) -> str:
         """Return the title of a chart."""
-        subject = f" of {title(self.feature)}" if self.feature else ""
-        return f"{self.title}{subject}: {chart.y_axis}"
+        subject = self.title
+        if self.feature:
+            subject += f" of {title(self.feature)}"
+        return f"{subject}: {chart.y_axis}"
 
     def text(self, chart: Chart, mark: Mark | None) -> tuple[str, str]:
         """Return the figure of a mark and its interval, each empty if there is none."""
@@ -215,28 +229,31 @@ class Panel:
 def panels(points: Sequence[Result]) -> tuple[Panel, ...]:
     """Return panels of the points of one setting, protocol by protocol.
 
-    Where a point was measured more than once, by two versions of the package say, the last counts.
+    Of a point that was measured more than once, for instance by two versions, the last counts.
     """
     by_panel: dict[tuple[int, str, str], list[Result]] = {}
     protocols = list(CURVES)
     for point in points:
-        is_feature = point["series"] == point["feature"]
-        subject = "" if is_feature else point["feature"]
+        subject = point["feature"]
+        if point["series"] == point["feature"]:
+            subject = ""
         key = protocols.index(point["protocol"]), subject, point["x_axis"]
         by_panel.setdefault(key, []).append(point)
-    # axes in the order in which they first came
+    # axes in order of appearance
     order = sorted(by_panel, key=lambda key: key[:2])
-    found = []
+    panels = []
     for number, subject, x_axis in order:
         charts = _charts(by_panel[number, subject, x_axis])
-        found.append(Panel(protocols[number], subject or None, x_axis, charts))
-    return tuple(found)
+        panels.append(Panel(protocols[number], subject or None, x_axis, charts))
+    return tuple(panels)
 
 
 def _charts(points: Iterable[Result]) -> tuple[Chart, ...]:
     by_figure: dict[str, dict[str, dict[int | None, Mark]]] = {}
     for point in points:
-        interval = None if point["low"] is None else (point["low"], point["high"])
+        interval = None
+        if point["low"] is not None:
+            interval = point["low"], point["high"]
         draws = tuple(point.get("draws") or ())
         mark = Mark(point["y"], interval, point["note"], draws)
         lines = by_figure.setdefault(point["y_axis"], {})
@@ -275,8 +292,11 @@ def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...
     """Round numbers in even steps of at least `least` around a range, at most eight."""
     spread = high - low or 1.0
     scale = 10.0 ** math.floor(math.log10(spread))
-    steps = [factor * scale for factor in (0.2, 0.5, 1, 2)]
-    step = max(least, next(step for step in steps if spread <= 5 * step))
+    step = 2 * scale
+    for factor in (1, 0.5, 0.2):
+        if spread <= 5 * factor * scale:
+            step = factor * scale
+    step = max(least, step)
     digits = max(0, 1 - math.floor(math.log10(step)))
     first = math.floor(round(low / step, 6))
     last = max(math.ceil(round(high / step, 6)), first + 1)
@@ -286,7 +306,9 @@ def round_ticks(low: float, high: float, least: float = 0.0) -> tuple[float, ...
 def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """1, 2 and 5 times powers of ten around a range, or the powers alone if there are many."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors = (1, 2, 5) if len(powers) <= 4 else (1,)
+    factors: tuple[int, ...] = (1, 2, 5)
+    if len(powers) > 4:
+        factors = (1,)
     ticks = []
     for power in powers:
         ticks += [round(factor * 10.0**power, 12) for factor in factors]
@@ -300,7 +322,9 @@ def tick_text(value: float) -> str:
     """Return a tick's label, short."""
     if value >= 1000 and value % 1000 == 0:
         return f"{value / 1000:,.0f}k"
-    return f"{value:,.0f}" if value >= 100 else f"{value:g}".replace("-", "−")
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:g}".replace("-", "−")
 
 
 def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
@@ -310,9 +334,13 @@ def figure_text(y_axis: str, value: float | None, exact: bool = False) -> str:
     if y_axis in TIMES:
         if value >= 100:
             return f"{value:,.0f}"
-        return f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+        if value >= 1:
+            return f"{value:.1f}"
+        return f"{value:.2f}"
     if y_axis == BIAS:
         return f"{value:+.4f}"
     if y_axis == RMS:
         return f"{value:.4f}"
-    return f"{value:.2f}" if exact else f"{value:.1f}"
+    if exact:
+        return f"{value:.2f}"
+    return f"{value:.1f}"

@@ -74,7 +74,9 @@ def gains(results: Results, rows: Sequence[Result]) -> dict[str, Difference]:
     reference = max(forward, key=lambda row: official_map(row) or 0.0)
     found = {}
     for row in measured:
-        gain = None if row is reference else gain_over(results, row, reference)
+        gain = None
+        if row is not reference:
+            gain = gain_over(results, row, reference)
         if gain is not None:
             found[row["feature"]] = gain
     return found
@@ -121,7 +123,9 @@ class Gain:
     @property
     def interval(self) -> Interval | None:
         """Its interval at 95 %."""
-        return (self.difference.low, self.difference.high) if self.difference else None
+        if not self.difference:
+            return None
+        return self.difference.low, self.difference.high
 
     @property
     def holds(self) -> bool:
@@ -258,12 +262,16 @@ def _split(
 def _value(series: Series, x: int) -> float:
     """Return the figure of a line, -1 for none."""
     mark = series.marks.get(x)
-    return -1.0 if mark is None or mark.y is None else mark.y
+    if mark is None or mark.y is None:
+        return -1.0
+    return mark.y
 
 
 def _paired(a: Mark, b: Mark) -> Difference | None:
     """Return the difference of two marks that are means over the same draws."""
-    return paired_difference(a.draws, b.draws) if len(a.draws) == len(b.draws) else None
+    if len(a.draws) != len(b.draws):
+        return None
+    return paired_difference(a.draws, b.draws)
 
 
 def _map_draws(results: Results, row: Result) -> Array:
@@ -301,4 +309,6 @@ def _kept_draws(file: Path, source: Path) -> Array | None:
     except DAMAGED:
         return None
     usable = draws.shape == (RESAMPLES,) and draws.dtype == np.float64
-    return draws if usable else None
+    if not usable:
+        return None
+    return draws

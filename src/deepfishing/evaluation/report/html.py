@@ -164,7 +164,9 @@ def formula_label(name: str) -> Markup:
 def _symbol(symbol: tuple[str, str, str]) -> Markup:
     letter, layer, note = symbol
     label = Markup("{}<sub>{}</sub>").format({"dW": "∂E/∂W"}.get(letter, letter), layer)
-    return label + f" {note}" if note else label
+    if note:
+        label += f" {note}"
+    return label
 
 
 def _typeset(text: str) -> str:
@@ -320,7 +322,9 @@ def _split(row: Result) -> str:
     if row.get("split"):
         return str(row["split"])
     record = DATASETS.get(row["dataset"])
-    return record.split if record else ""
+    if record is None:
+        return ""
+    return record.split
 
 
 def _pixels(preprocess: Any) -> str:

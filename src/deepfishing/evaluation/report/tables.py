@@ -52,7 +52,9 @@ class Line:
     @property
     def kind(self) -> Name:
         """Whether the feature is forward or a gradient, as the page colours it."""
-        return "gradient" if self.gradient else "forward"
+        if self.gradient:
+            return "gradient"
+        return "forward"
 
     @property
     def name_cell(self) -> Cell:
@@ -253,7 +255,9 @@ def left_out_text(rows: Iterable[Result], most: int = 10) -> str:
 
 def minus(a: float | None, b: float | None) -> float | None:
     """Return the difference of two figures, where both are known."""
-    return None if a is None or b is None else a - b
+    if a is None or b is None:
+        return None
+    return a - b
 
 
 def best_line(lines: Iterable[Line]) -> Line | None:
@@ -334,7 +338,9 @@ def formulas(
 
 def choice_text(choice: Mapping[str, Any]) -> str:
     """Return the recipe, the temperature and the cost that `auto` has chosen, or tried."""
-    tau = "" if choice["tau"] is None else f", tau {choice['tau']:g}"
+    tau = ""
+    if choice["tau"] is not None:
+        tau = f", tau {choice['tau']:g}"
     return f"{title(choice['recipe'])}{tau}, cost {choice['cost']:g}"
 
 
@@ -349,7 +355,9 @@ def block(recipe: Recipe) -> int:
     if feature.around:
         return feature.around
     is_layer = len(feature.factors) == 1 and isinstance(feature.factors[0].layer, int)
-    return 0 if is_layer else OTHER
+    if is_layer:
+        return 0
+    return OTHER
 
 
 def paper_order(row: Result) -> tuple[int, bool, int, bool]:

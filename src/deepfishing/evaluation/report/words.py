@@ -48,7 +48,9 @@ class Named:
     @property
     def kind(self) -> str:
         """Whether the feature is forward or a gradient, as the page colours it."""
-        return "gradient" if self.gradient else "forward"
+        if self.gradient:
+            return "gradient"
+        return "forward"
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ def leak_words(rows: Sequence[Result]) -> str:
         return ""
     row = max(rows, key=lambda row: official_map(row) or 0.0)
     similar, n_test = row["similar_across"], row["n_test"]
-    verb = "is" if similar == 1 else "are"
+    verb = "are"
+    if similar == 1:
+        verb = "is"
     words = (
         f"{similar:,} of {n_test:,} test photos {verb} nearly the same as a training photo, so "
         "figures on new photos may be lower"
@@ -125,7 +129,9 @@ def table_words(table: Comparison) -> Paragraph:
     if forward is None or gradient is None:
         if table.best is None:
             return ()
-        missing = "gradient" if forward else "forward"
+        missing = "forward"
+        if forward:
+            missing = "gradient"
         return (
             "The best feature is ",
             _named(table.best),
@@ -262,7 +268,9 @@ def _both_gains(split: GainSplit) -> Paragraph:
 
 
 def _ends(gain: Gain) -> str:
-    return f" ({signed_ends(gain.interval)})" if gain.interval else ""
+    if not gain.interval:
+        return ""
+    return f" ({signed_ends(gain.interval)})"
 
 
 def _split_words(panel: Panel, chart: Chart, splits: Sequence[GainSplit]) -> Paragraph:
@@ -302,7 +310,9 @@ def _chart_words(chart: Chart, protocol: str) -> Paragraph:
     gradient = max(gradient_lines, key=_mean)
     few, many = chart.xs[0], chart.xs[-1]
     is_range = many > few
-    number = f"{few} to {many} examples" if is_range else f"{few} example"
+    number, verb = f"{few} example", " is "
+    if is_range:
+        number, verb = f"{few} to {many} examples", " is on average "
     if many == few > 1:
         number += "s"
     start = f"With {number} per class, "
@@ -311,7 +321,7 @@ def _chart_words(chart: Chart, protocol: str) -> Paragraph:
     words: Paragraph = (
         start,
         Named(gradient.name, True),
-        " is on average " if is_range else " is ",
+        verb,
         Verdict(_above_or_below(_mean(gradient) - _mean(forward))),
         " ",
         Named(forward.name, False),
@@ -367,13 +377,18 @@ def _above_or_below(difference: float) -> str:
     size = one_decimal(abs(difference))
     if size == "0.0":
         return "level with"
-    points = "point" if size == "1.0" else "points"
-    side = "above" if difference > 0 else "below"
+    points, side = "points", "below"
+    if size == "1.0":
+        points = "point"
+    if difference > 0:
+        side = "above"
     return f"{size} {points} {side}"
 
 
 def _certainty(interval: Interval) -> str:
     """Return whether a difference is significant: its interval excludes 0."""
     holds = interval[0] > 0 or interval[1] < 0
-    verdict = "holds at 95 %" if holds else "could be chance"
+    verdict = "could be chance"
+    if holds:
+        verdict = "holds at 95 %"
     return f"{verdict}: its interval is {signed_ends(interval)}"
