@@ -187,8 +187,8 @@ def pip_install(*packages: str, extra: str = "") -> str:
 
 def _pip() -> str:
     """Return `pip` if it belongs to this Python, else `PYTHON -m pip`."""
-    python, found = Path(sys.executable), shutil.which("pip")
-    if not sys.executable or (found and Path(found).parent == python.parent):
+    python, pip = Path(sys.executable), shutil.which("pip")
+    if not sys.executable or (pip and Path(pip).parent == python.parent):
         return "pip"
     return f"{shlex.quote(_from_here(python))} -m pip"
 

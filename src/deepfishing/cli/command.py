@@ -106,10 +106,10 @@ class Group(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Return name, command and remaining arguments."""
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, remaining = super().resolve_command(ctx, args)
         if isinstance(command, Lazy):
             command = command.load()
-        return name, command, rest
+        return name, command, remaining
 
 
 class Lazy(click.Command):

@@ -14,7 +14,7 @@ import click
 from deepfishing.cli.arguments.shared import PANELS
 
 MAX_WIDTH = 100
-MAX_NAME_WIDTH = 26  # a longer name has a line of its own
+MAX_NAME_WIDTH = 26  # a longer name is on a separate line
 
 
 def write_help(

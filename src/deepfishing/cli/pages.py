@@ -31,10 +31,10 @@ def run_studio(args: Studio) -> None:
     share_heaps()
 
     def read(progress: Progress) -> None:
-        found = find_images(args.photos, albums=args.albums)
+        images = find_images(args.photos, albums=args.albums)
         extract_to(
             place.store,
-            found,
+            images,
             progress=progress,
             prune=True,
             **args.options,

@@ -48,43 +48,43 @@ from deepfishing.images.sources import passed_over_in
 
 def run_reproduce(args: Reproduce) -> None:
     """Run `deepfish reproduce`."""
-    # what can be told at once is told before torch is loaded and before any work
-    known = find_record(args.dataset)
+    # options are checked before torch is loaded
+    record = find_record(args.dataset)
     protocols = (
-        known.protocols if args.protocol is None else tuple(args.protocol.split(","))
+        record.protocols if args.protocol is None else tuple(args.protocol.split(","))
     )
     for name in protocols:
         check_choice("protocol", name, PROTOCOLS)
     if args.features is not None or TABLE in protocols:
-        check_features(args.options, args.features or known.table)
+        check_features(args.options, args.features or record.table)
 
     _, feature_options = split_options(args.options)
-    how = Protocol(**feature_options, **vars(args.resources))
+    protocol = Protocol(**feature_options, **vars(args.resources))
     net = load_from_options(args.options, device=args.resources.device)
     for line in net.notes:
         print_note(line)
     out = args.out or Path("results") / f"{args.dataset}-{net.name.replace(':', '-')}"
     source = load_dataset(
-        known, args.data, out, train=args.train, test=args.test, seed=args.seed
+        record, args.data, out, train=args.train, test=args.test, seed=args.seed
     )
     left_out: dict[str, str] = {}
     with progress_bar() as progress:
-        found = measure(
+        measured = measure(
             source,
             net,
             out,
             protocols,
             features=args.features,
-            table=known.table,
-            protocol=how,
+            table=record.table,
+            protocol=protocol,
             command=as_text(shlex.join(["deepfish", *sys.argv[1:]])),
             progress=progress,
             on_failure=left_out.__setitem__,
         )
     if args.as_json:
         for row in (
-            *found.rows,
-            *(point for curve in found.points.values() for point in curve),
+            *measured.rows,
+            *(point for curve in measured.points.values() for point in curve),
         ):
             print_json(row)
         return
@@ -92,25 +92,28 @@ def run_reproduce(args: Reproduce) -> None:
     if args.dataset == "folder" and args.data is not None:
         print_ignored_files(passed_over_in(args.data))
     sheets = []
-    if found.rows:
+    if measured.rows:
         sheets += table_sheets(
-            comparison(found.rows, found.gains), found.split, medium="terminal"
+            comparison(measured.rows, measured.gains), measured.split, medium="terminal"
         )
-    for points in found.points.values():
+    for points in measured.points.values():
         sheets += curve_sheets(points, medium="terminal")
-    drawn: list[RenderableType] = [*map(terminal, sheets), *map(Text, found.words)]
-    for part in drawn:
+    renderables: list[RenderableType] = [
+        *map(terminal, sheets),
+        *map(Text, measured.words),
+    ]
+    for part in renderables:
         Console().print(Escaped(part))
         print_line()
-    print_line(f"report   {found.page}")
+    print_line(f"report   {measured.page}")
     print_next(("deepfish", "serve", out))
 
 
 def load_dataset(
-    record: DatasetRecord, data: Path | None, out: Path, **asked: Any
+    record: DatasetRecord, data: Path | None, out: Path, **choices: Any
 ) -> Dataset:
     """Read a data set; archives are unpacked into `out`. Choices that are None are the default."""
-    given = {name: value for name, value in asked.items() if value is not None}
+    given = {name: value for name, value in choices.items() if value is not None}
     for name in given:
         if name not in record.options:
             raise DatasetError(
@@ -125,13 +128,13 @@ def load_dataset(
         raise DatasetError(
             f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}"
         )
-    found = replace(record.read(folder, **given), measure=record.measure)
-    sizes = len(found.train), len(found.test)
+    dataset = replace(record.read(folder, **given), measure=record.measure)
+    sizes = len(dataset.train), len(dataset.test)
     if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):
         published = " and ".join(f"{n:,}" for n in record.sizes)
-        got = " and ".join(f"{n:,}" for n in sizes)
+        copy_sizes = " and ".join(f"{n:,}" for n in sizes)
         print_note(
             f"note: {record.name} has {published} images to train and to test as published, "
-            f"this copy {got}"
+            f"this copy {copy_sizes}"
         )
-    return found
+    return dataset

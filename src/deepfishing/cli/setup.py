@@ -124,7 +124,7 @@ def about_x7(network: Record | Network) -> str:
 
 def run_fetch(args: Fetch) -> None:
     """Run `deepfish fetch`."""
-    # a mistyped one is told before any work
+    # mistyped names are refused before any work
     wanted = [find_download(name) for name in args.names]
     failed = False
     for name in args.names:

@@ -101,7 +101,7 @@ def run_export(args: Export) -> None:
 
 def run_import(args: Import) -> None:
     """Run `deepfish import`."""
-    made = import_vectors(
+    store = import_vectors(
         args.file,
         args.store,
         column=args.column,
@@ -109,13 +109,15 @@ def run_import(args: Import) -> None:
         overwrite=args.overwrite,
         paths=args.paths,
     )
-    n, factors = len(made.rows()), made.factors()
+    n, factors = len(store.rows()), store.factors()
     if args.as_json:
         print_json({"store": str(args.store), "images": n, "factors": factors})
     else:
         print_line(f"{args.store}: {images_text(n)}, {', '.join(factors)}")
-        if args.precision is None and made.precision != DEFAULT:
-            print_note(f"{DEFAULT} would spoil them, they are kept in {made.precision}")
+        if args.precision is None and store.precision != DEFAULT:
+            print_note(
+                f"{DEFAULT} would spoil them, they are kept in {store.precision}"
+            )
         train: tuple[object, ...] = ("deepfish", "train", args.store, "model")
         if EMBEDDING not in factors:  # which the default makes do with
             train = (*train, "--features", features_of(factors)[-1].name)

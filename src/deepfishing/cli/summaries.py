@@ -60,8 +60,8 @@ def labels_lines(items: Sequence[Item], source: str | Path) -> list[str]:
 class Escaped:
     """Something that rich draws, with the control characters in its text escaped."""
 
-    def __init__(self, drawn: RenderableType) -> None:
-        self.drawn = drawn
+    def __init__(self, renderable: RenderableType) -> None:
+        self.drawn = renderable
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

@@ -111,16 +111,20 @@ def _train_on_words(
             f"--classes needs a store, got {data}; make one with `deepfish extract {data} STORE "
             "--network hf:ORG/NAME`"
         )
-    made = zero_shot_model(store, classes)
-    made.save(folder)
+    model = zero_shot_model(store, classes)
+    model.save(folder)
     if as_json:
         print_json(
-            {"model": str(folder), "recipe": made.recipe, "classes": list(made.classes)}
+            {
+                "model": str(folder),
+                "recipe": model.recipe,
+                "classes": list(model.classes),
+            }
         )
         return
-    prompt = made.training[ZERO_SHOT]["prompt"]
+    prompt = model.training[ZERO_SHOT]["prompt"]
     print_line(
-        f"{folder}: {len(made.classes)} classes by their names, {prompt!r}; no photo was used"
+        f"{folder}: {len(model.classes)} classes by their names, {prompt!r}; no photo was used"
     )
     print_next(("deepfish", "predict", folder, "PHOTO.jpg"))
 

@@ -96,7 +96,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 "use `extract` for several from one pass"
             )
         self.feature_ = features[0].name
-        self._width: int | None = None  # of a forward feature, once it is asked for
+        self._width: int | None = None  # of a forward feature, computed at first use
         return self
 
     def transform(self, images: Iterable[ImageLike]) -> Array | RankOne:
@@ -109,7 +109,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             raise ImageError(
                 f"images must be a list of images, got the single path {images}"
             )
-        found = extract(
+        features = extract(
             self.network_,
             images,
             self.feature_,
@@ -118,7 +118,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             views=self.views,
             batch_size=self.batch_size,
         )
-        return found[self.feature_]  # type: ignore[return-value]  # one feature, not a sum
+        return features[self.feature_]  # type: ignore[return-value]  # one feature, not a sum
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of a forward feature's columns, `x7_0`..., for `set_output`."""
@@ -126,17 +126,17 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         from deepfishing.extraction.extract import extract
 
         check_is_fitted(self)
-        if self._width is None:  # one grey pixel tells it
+        if self._width is None:  # measured on one grey pixel
             grey = [np.zeros((1, 1, 3), dtype=np.uint8)]
-            found = extract(self.network_, grey, self.feature_, engine="torch")[
+            feature = extract(self.network_, grey, self.feature_, engine="torch")[
                 self.feature_
             ]
-            if isinstance(found, RankOne):
+            if isinstance(feature, RankOne):
                 raise FeatureError(
                     f"{self.feature_} is a gradient and has no columns; put "
                     "deepfishing.estimators.Project behind it, which has"
                 )
-            self._width = found.shape[1]
+            self._width = feature.shape[1]
         return np.array(
             [f"{self.feature_}_{i}" for i in range(self._width)], dtype=object
         )

@@ -148,8 +148,10 @@ def _rows_to_measure(
     """
     if features is None:
         names = split_names(table)
-        known = known_recipes([name for name in names if name != "all"], network.layers)
-        titles = [recipe.title for recipe in known.values()]
+        recipes = known_recipes(
+            [name for name in names if name != "all"], network.layers
+        )
+        titles = [recipe.title for recipe in recipes.values()]
         return [name for name in names if name == "all" or name in titles]
     names = split_names(features) if isinstance(features, str) else list(features)
     compared = (FORWARD, AUTO_FORWARD) if AUTO in names else ()

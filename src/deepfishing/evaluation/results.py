@@ -40,10 +40,10 @@ DAMAGED = (
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that decide figures."""
-    found = {"Python": platform.python_version()}
+    installed = {"Python": platform.python_version()}
     for name in ("torch", "scikit-learn", "numpy", "pillow"):
-        found[name] = version_of(name)
-    return found
+        installed[name] = version_of(name)
+    return installed
 
 
 def row_key(**parts: Any) -> str:

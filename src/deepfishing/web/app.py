@@ -122,7 +122,7 @@ async def _answer(request: Request, error: Exception) -> JSONResponse:
         case UnknownError() | ForgottenError() | ForgottenSelectionError():
             status, line = 404, str(error)
         case ImageError():
-            # a thumbnail is asked for by GET; its image is gone. What is posted is a bad photo.
+            # GET is for a thumbnail, whose image is gone; a POST has an unreadable photo
             status, line = 404 if request.method == "GET" else 400, str(error)
         case RequestValidationError():
             first = error.errors()[0]

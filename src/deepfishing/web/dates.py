@@ -50,7 +50,7 @@ def date_of(path: Path) -> int:
         date = datetime.datetime.fromtimestamp(stat.st_mtime)
     except (OSError, ValueError, OverflowError):
         return UNKNOWN
-    # not a picture of its own, or one that cannot be read: the date of the file remains
+    # a frame of a video, or an unreadable file: the date of the file is used
     with contextlib.suppress(Exception), path.open("rb") as file:
         date = date_taken(open_picture(file)) or date
     return int(date.replace(tzinfo=datetime.UTC).timestamp())
@@ -89,9 +89,9 @@ class Dates:
         """Return the date of each content, `UNKNOWN` of some; None while they are not read."""
         with self._lock:
             if self._seconds is None:
-                kept = self._kept()
-                if not (kept == UNKNOWN).any():
-                    self._seconds = kept
+                stored = self._kept()
+                if not (stored == UNKNOWN).any():
+                    self._seconds = stored
             return self._seconds
 
     def missing(self) -> int:

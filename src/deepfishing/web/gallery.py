@@ -151,24 +151,24 @@ class Offer:
 
 def make_offer(store: Store, features: str | None = None) -> Offer:
     """Return what a store can be searched by, these comma-separated recipes first."""
-    there = set(store.factors())
+    factors = set(store.factors())
     layers = layers_of(store.settings)
-    others = [feature.name for feature in features_of(there)]
+    other_names = [feature.name for feature in features_of(factors)]
     sides: dict[bool, dict[str, Recipe]] = {True: {}, False: {}}
     for name in split_names(features) if features else ():
         recipe = choose_recipe(store, name)  # an unknown one is an error
         sides[recipe.is_gradient][recipe.title] = recipe
     defaults = search_defaults(count_rows(store.folder))
     first = (*FORWARD_FIRST, *defaults, *GRADIENTS_LAST)
-    for name in (*first, *table_features(layers), *others):
+    for name in (*first, *table_features(layers), *other_names):
         try:
             recipe = parse_recipe(name, layers)
         except FeatureError:
             continue  # of a layer that the network does not have
-        if there.issuperset(recipe.columns):
+        if factors.issuperset(recipe.columns):
             sides[recipe.is_gradient].setdefault(recipe.title, recipe)
     if not sides[False] and not sides[True]:
-        choose_recipe(store)  # an empty store, or one with nothing known in it: says so
+        choose_recipe(store)  # refuses a store without usable factors
         raise OptionError(
             f"{store.folder} has no factors that the page knows; pass --features"
         )

@@ -53,7 +53,7 @@ class Guard:
     ) -> None:
         self.app = app
         self.host = host
-        self.cookie = f"deepfish_{port}"  # cookies do not know ports
+        self.cookie = f"deepfish_{port}"  # since cookies are shared by all ports
         self.token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,12 +94,12 @@ class Guard:
         visit = HTTPConnection(scope)
         if self.is_token(unquote(visit.cookies.get(self.cookie, ""))):
             return None
-        asked = visit.query_params.get("token", "")
-        if scope["path"] == "/" and self.is_token(asked):
+        token = visit.query_params.get("token", "")
+        if scope["path"] == "/" and self.is_token(token):
             # out of the address, and the history
             answer = RedirectResponse("/", status_code=303)
             answer.set_cookie(
-                self.cookie, quote(asked, safe=""), httponly=True, samesite="lax"
+                self.cookie, quote(token, safe=""), httponly=True, samesite="lax"
             )
             return answer
         return _refuse(

@@ -137,12 +137,12 @@ class Labelling:
         self.log = gallery.live.log
         self._lock = threading.Lock()
 
-    def summary(self, wanted: Filter) -> dict[str, Any]:
+    def summary(self, conditions: Filter) -> dict[str, Any]:
         """Return the classes with their numbers of images, and how many images are labelled.
 
         Only images that pass the filter are counted.
         """
-        rows = self.gallery.rows(wanted)
+        rows = self.gallery.rows(conditions)
         if rows is None:
             rows = np.arange(len(self.gallery.collection))
         counts = self.live.counts(rows)
@@ -154,41 +154,41 @@ class Labelling:
             "from_folders": self._rows_of_source().size,
         }
 
-    def change(self, asked: LabelChange) -> dict[str, Any]:
+    def change(self, body: LabelChange) -> dict[str, Any]:
         """Write new labels; return the id of the act, or None if nothing changed."""
-        rows = self._rows_of(asked)
+        rows = self._rows_of(body)
         with self._lock:
-            self._check_seen(asked, rows)
+            self._check_seen(body, rows)
             images = dict(map(self._content_of, rows))
             base = self._labels_of_source(rows)
-            if asked.add or asked.remove:
+            if body.add or body.remove:
                 act = self.log.edit(
-                    images, add=asked.add, remove=asked.remove, origin=ORIGIN, base=base
+                    images, add=body.add, remove=body.remove, origin=ORIGIN, base=base
                 )
             else:
                 labels = None
-                if asked.labels is not None:
-                    labels = tuple(asked.labels)
+                if body.labels is not None:
+                    labels = tuple(body.labels)
                 changes = [
                     Change(content, path, labels) for content, path in images.items()
                 ]
                 act = self.log.append(changes, origin=ORIGIN, base=base)
         return self._answer(act)
 
-    def undo(self, asked: UndoQuestion) -> dict[str, Any]:
+    def undo(self, body: UndoQuestion) -> dict[str, Any]:
         """Undo an act; return the ids of the images that it changed."""
-        act = self.log.undo(asked.act, origin=ORIGIN)
+        act = self.log.undo(body.act, origin=ORIGIN)
         self.learner.nudge()
         contents: set[str] = set()
         if act is not None:
             contents = {change.content for change in act.changes}
         return {"ids": self.gallery.ids_of(contents)}
 
-    def change_class(self, asked: ClassChange) -> dict[str, Any]:
+    def change_class(self, body: ClassChange) -> dict[str, Any]:
         """Add, rename or merge classes."""
-        if asked.add is not None:
-            return self._answer(self.log.add_class(asked.add, origin=ORIGIN))
-        rename, to = asked.rename or "", asked.to or ""
+        if body.add is not None:
+            return self._answer(self.log.add_class(body.add, origin=ORIGIN))
+        rename, to = body.rename or "", body.to or ""
         if rename not in self.live.counts():
             raise RefusedError(
                 404, f"there is no class {rename!r} to rename; reload the page"
@@ -214,27 +214,31 @@ class Labelling:
         self.live.refresh()
         return self._about(row)
 
-    def next(self, asked: NextQuestion) -> dict[str, Any]:
+    def next(self, body: NextQuestion) -> dict[str, Any]:
         """Return the image to label next, or null if all others are labelled."""
         self.live.refresh()
         self.learner.nudge()
-        rows = self.gallery.rows(asked.value)
+        rows = self.gallery.rows(body.value)
         is_open = ~self.live.is_labelled()
-        skipped = [self.gallery.collection.row_of(id_) for id_ in asked.skip]
+        skipped = [self.gallery.collection.row_of(id_) for id_ in body.skip]
         passed_over = [row for row in skipped if row is not None]
         is_open[passed_over] = False
         if rows is not None:
             is_open = is_open[rows]
         left = int(is_open.sum())
         if rows is None:
-            found = [row for row in self.learner.next_rows() if is_open[row]]
+            open_rows = [row for row in self.learner.next_rows() if is_open[row]]
         else:
-            found = self.learner.choose_among(rows[is_open[rows]], passed_over)
-        if not found and left:  # the queue is used up, or not made yet
-            found = self.learner.choose_among(np.flatnonzero(is_open), passed_over)
-        if not found:
+            open_rows = self.learner.choose_among(rows[is_open[rows]], passed_over)
+        if not open_rows and left:  # the queue is used up, or not made yet
+            open_rows = self.learner.choose_among(np.flatnonzero(is_open), passed_over)
+        if not open_rows:
             return {"id": None, "left": left}
-        return {**self._about(found[0]), "left": left, "then": self._ids(found[1:4])}
+        return {
+            **self._about(open_rows[0]),
+            "left": left,
+            "then": self._ids(open_rows[1:4]),
+        }
 
     def table(self) -> bytes:
         """Return labels.csv."""
@@ -282,10 +286,10 @@ class Labelling:
     def _ids(self, rows: list[int]) -> list[str]:
         return [self.gallery.id_of(row) for row in rows]
 
-    def _rows_of(self, asked: LabelChange) -> Array:
-        if asked.ids:
-            return np.array([self.gallery.row(id_) for id_ in dict.fromkeys(asked.ids)])
-        rows = self.gallery.selections.get(asked.selection).rows
+    def _rows_of(self, body: LabelChange) -> Array:
+        if body.ids:
+            return np.array([self.gallery.row(id_) for id_ in dict.fromkeys(body.ids)])
+        rows = self.gallery.selections.get(body.selection).rows
         if len(rows) > MAX_AT_ONCE:
             raise RefusedError(
                 400,
@@ -293,14 +297,14 @@ class Labelling:
             )
         return rows
 
-    def _check_seen(self, asked: LabelChange, rows: Array) -> None:
+    def _check_seen(self, body: LabelChange, rows: Array) -> None:
         """Refuse a change that is based on labels that others have changed since."""
-        if "seen" not in asked.model_fields_set:
+        if "seen" not in body.model_fields_set:
             return
         self.live.refresh()
         seen = None
-        if asked.seen is not None:
-            seen = tuple(asked.seen)
+        if body.seen is not None:
+            seen = tuple(body.seen)
         for labels in self.live.of_rows(rows):
             if labels != seen:
                 now = "without a label"

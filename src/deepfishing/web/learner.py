@@ -133,30 +133,30 @@ class Learner:
             pool = self._make_pool()
         numbers = pool.numbers_of(self.gallery.keys)[self.gallery.collection.content]
         rows = np.zeros(len(pool), dtype=np.int64)
-        known = np.flatnonzero(numbers >= 0)[::-1]
-        rows[numbers[known]] = known  # the first row of each content
+        pool_rows = np.flatnonzero(numbers >= 0)[::-1]
+        rows[numbers[pool_rows]] = pool_rows  # the first row of each content
         return Prepared(pool, self._find_groups(pool), numbers, rows)
 
     def _has_all(self, pool: LabelPool) -> bool:
         """Return whether the vectors cover all photos; those of a large store are a sample."""
-        known = pool.numbers_of(self.gallery.keys) >= 0
-        return bool(known.all()) or len(pool) >= MAX_CONTENTS
+        in_pool = pool.numbers_of(self.gallery.keys) >= 0
+        return bool(in_pool.all()) or len(pool) >= MAX_CONTENTS
 
     def _make_pool(self) -> LabelPool:
         """Describe all photos, as a job that can be cancelled."""
         store = self.gallery.store
-        made: list[LabelPool] = []
+        pools: list[LabelPool] = []
 
         def work(progress: Progress) -> None:
             if len(self.gallery.keys) > SMALL:
                 run_apart(JOB, [str(store.folder)], progress)
             else:
                 keep = os.access(store.folder, os.W_OK)
-                made.append(make_label_pool(store, progress, keep=keep))
+                pools.append(make_label_pool(store, progress, keep=keep))
 
         job = self.jobs.start(JOB, work)
         self.jobs.wait(JOB)
-        pool = made[0] if made else open_label_pool(store)
+        pool = pools[0] if pools else open_label_pool(store)
         if pool is None:
             raise StoreError(job.error or "the photos were not described; try again")
         return pool
@@ -293,14 +293,14 @@ class Learner:
         numbers = prepared.number_of_row[rows]
         skipped = prepared.number_of_row[np.asarray(passed_over, dtype=np.int64)]
         done, _ = self._labelled(prepared)
-        known = np.concatenate(
+        passed = np.concatenate(
             [np.asarray(done, dtype=np.int64), skipped[skipped >= 0]]
         )
         among = np.unique(numbers[numbers >= 0])
-        chosen = choose_next(prepared.pool.few, known, taught.learned, among)
+        chosen = choose_next(prepared.pool.few, passed, taught.learned, among)
         row_of = dict(zip(numbers[::-1].tolist(), rows[::-1].tolist(), strict=True))
-        found = [int(row_of[number]) for number in chosen.tolist()]
-        return found or [int(row) for row in rows[:QUEUE]]
+        chosen_rows = [int(row_of[number]) for number in chosen.tolist()]
+        return chosen_rows or [int(row) for row in rows[:QUEUE]]
 
 
 def _point(point: CurvePoint) -> dict[str, Any]:

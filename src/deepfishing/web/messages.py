@@ -38,14 +38,14 @@ def message_for_page(
     >>> message_for_page("/srv/photos is full", "training")
     'training failed; the terminal of the server says why'
     """
-    whole = " ".join(str(error).split())
-    shown = whole
+    line = " ".join(str(error).split())
+    message = line
     for words, folder in (folders or {}).items():
-        shown = shown.replace(str(folder.absolute()), words)
+        message = message.replace(str(folder.absolute()), words)
         if len(folder.parts) > 1:
-            shown = shown.replace(str(folder), words)
-    if PATH.search(shown):
-        shown = f"{work} failed; the terminal of the server says why"
-    if shown != whole:
-        _log.warning("deepfish: %s", whole)
-    return shown
+            message = message.replace(str(folder), words)
+    if PATH.search(message):
+        message = f"{work} failed; the terminal of the server says why"
+    if message != line:
+        _log.warning("deepfish: %s", line)
+    return message

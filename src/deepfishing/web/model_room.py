@@ -70,13 +70,13 @@ class ModelRoom:
     def reload(self) -> None:
         """Read the model that was trained last."""
         try:
-            found, problem = open_store_model(self.gallery.store), ""
+            opened, problem = open_store_model(self.gallery.store), ""
         except DeepFishingError as error:
             folders = {"the store": self.gallery.store.folder}
-            found = None
+            opened = None
             problem = message_for_page(error, "reading the model", folders)
         with self._lock:
-            self.found = found
+            self.found = opened
             self.problem = problem
             self._predictions = None
 
@@ -88,12 +88,12 @@ class ModelRoom:
 
     def _with_class(self, name: str) -> StoreModel:
         """Return the model; an error if it has no class of this name."""
-        found = self.require()
-        classes = found.model.classes
+        opened = self.require()
+        classes = opened.model.classes
         if name not in classes:
             hint = did_you_mean(name, classes)
             raise UnknownError(f"class must be one of the model, got {name!r}{hint}")
-        return found
+        return opened
 
     def train(self, recipe: str, progress: Progress) -> None:
         """Train on the current labels, in another process."""
@@ -119,18 +119,20 @@ class ModelRoom:
                 self._predictions = self._predict(self.found)
             return self._predictions
 
-    def _predict(self, found: StoreModel) -> Predictions:
-        numbers = self._numbers(found)
-        values = np.array(found.probabilities[np.maximum(numbers, 0)], dtype=np.float32)
-        values[:, ~found.model.svm.trained] = -1
+    def _predict(self, opened: StoreModel) -> Predictions:
+        numbers = self._numbers(opened)
+        values = np.array(
+            opened.probabilities[np.maximum(numbers, 0)], dtype=np.float32
+        )
+        values[:, ~opened.model.svm.trained] = -1
         codes = np.where(numbers >= 0, values.argmax(axis=1), -1)
-        return Predictions(found.model.classes, codes, values.max(axis=1))
+        return Predictions(opened.model.classes, codes, values.max(axis=1))
 
-    def _numbers(self, found: StoreModel) -> Array:
+    def _numbers(self, opened: StoreModel) -> Array:
         """Return the index of each row's prediction, -1 for none."""
         collection = self.gallery.collection
         keys = self.gallery.first_searcher.contents.keys
-        numbers: Array = found.numbers_of(keys)[collection.content]
+        numbers: Array = opened.numbers_of(keys)[collection.content]
         return numbers
 
     def summary(self) -> dict[str, Any]:
@@ -151,14 +153,14 @@ class ModelRoom:
             about["job"] = job.as_dict()
         if onnx is not None:
             about["onnx_job"] = onnx.as_dict()
-        found = self.found
-        if found is not None:
-            about["model"] = self._about(found, counts)
+        opened = self.found
+        if opened is not None:
+            about["model"] = self._about(opened, counts)
             about["has_onnx"] = onnx_file(self.gallery.store.folder).is_file()
         return about
 
-    def _about(self, found: StoreModel, counts: dict[str, int]) -> dict[str, Any]:
-        model, facts = found.model, found.facts
+    def _about(self, opened: StoreModel, counts: dict[str, int]) -> dict[str, Any]:
+        model, facts = opened.model, opened.facts
         then = facts.get("labels", {})
         names = {*counts, *then}
         changed = sum(abs(counts.get(name, 0) - then.get(name, 0)) for name in names)
@@ -177,19 +179,19 @@ class ModelRoom:
             "unseen": model.training.get("accuracy") or None if auto else None,
             "changed_labels": changed,
             "classes": [
-                self._class(found, number) for number in range(len(model.classes))
+                self._class(opened, number) for number in range(len(model.classes))
             ],
         }
 
-    def _class(self, found: StoreModel, number: int) -> dict[str, Any]:
-        model = found.model
+    def _class(self, opened: StoreModel, number: int) -> dict[str, Any]:
+        model = opened.model
         name = model.classes[number]
         ap = float(model.svm.ap[number])
         validation = model.training.get("validation", {})
-        point = point_at(found, name)
+        point = point_at(opened, name)
         facts = {
             "name": name,
-            "photos": found.facts.get("counts", {}).get(name, 0),
+            "photos": opened.facts.get("counts", {}).get(name, 0),
             "trained": bool(model.svm.trained[number]),
             "ap": None,
             "why": validation.get("not_measurable", {}).get(name, ""),
@@ -211,16 +213,16 @@ class ModelRoom:
     def set_threshold(self, name: str, value: float | None) -> dict[str, Any]:
         """Choose the threshold of a class; return the class as it is now."""
         with self._lock:
-            found = set_threshold(
+            changed = set_threshold(
                 self.gallery.store, self._with_class(name), name, value
             )
-            self.found = found
-        return self._class(found, found.class_number(name))
+            self.found = changed
+        return self._class(changed, changed.class_number(name))
 
     def predict(self, example: Example) -> dict[str, Any]:
         """Return all classes of a photo, the most probable first, and its folder."""
-        found = self.require()
-        model = found.model
+        opened = self.require()
+        model = opened.model
         if example.upload:
             arrays = self.gallery.uploads.recall(example.upload)
             if absent := [name for name in model.columns if name not in arrays]:
@@ -233,12 +235,12 @@ class ModelRoom:
                 {name: arrays[name] for name in model.columns}
             )[0]
         else:
-            number = int(self._numbers(found)[self.gallery.row(example.id)])
+            number = int(self._numbers(opened)[self.gallery.row(example.id)])
             if number < 0:
                 raise RefusedError(
                     409, "the photo has come after the model; train again"
                 )
-            chances = np.asarray(found.probabilities[number], dtype=np.float64)
+            chances = np.asarray(opened.probabilities[number], dtype=np.float64)
         order = np.argsort(-np.where(model.svm.trained, chances, -1), kind="stable")
         names = folder_names(model.classes)
         places = sort_photo(model, "", example.id or "photo", chances, names)
@@ -266,16 +268,16 @@ class ModelRoom:
 
     def _sorted(self, rows: Array | None) -> Iterator[Sorted]:
         """Yield the folder that each photo belongs into."""
-        found = self.require()
-        model = found.model
+        opened = self.require()
+        model = opened.model
         names = folder_names(model.classes)
-        numbers = self._numbers(found)
-        wanted = np.arange(len(numbers))
+        numbers = self._numbers(opened)
+        candidates = np.arange(len(numbers))
         if rows is not None:
-            wanted = rows
-        for row in wanted[numbers[wanted] >= 0].tolist():
+            candidates = rows
+        for row in candidates[numbers[candidates] >= 0].tolist():
             picture = self.gallery.collection[row]
-            chances = np.asarray(found.probabilities[numbers[row]], dtype=np.float64)
+            chances = np.asarray(opened.probabilities[numbers[row]], dtype=np.float64)
             yield from sort_photo(model, picture.path, picture.id, chances, names)
 
     def folders(self, rows: Array | None) -> list[dict[str, Any]]:
@@ -290,11 +292,11 @@ class ModelRoom:
         """Return the folder of the model as a zip."""
         self.require()
         folder = model_folder(self.gallery.store.folder)
-        made = io.BytesIO()
-        with zipfile.ZipFile(made, "w") as archive:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
             for name in (DOCUMENT, TENSORS):
                 archive.write(folder / name, f"model/{name}")
-        return made.getvalue()
+        return buffer.getvalue()
 
     def labels_csv(self) -> bytes:
         """Return the labels as `deepfish label --export` writes them."""
@@ -314,12 +316,12 @@ class ModelRoom:
 
     def report(self) -> bytes:
         """Return one page about the model, without scripts."""
-        found = self.require()
+        opened = self.require()
         loader = FileSystemLoader(Path(__file__).parent)
         page = Environment(
             loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
-        about = self._about(found, self.gallery.live.counts())
+        about = self._about(opened, self.gallery.live.counts())
         text = page.get_template("model_report.html.j2").render(
             store=self.gallery.folder.absolute().name, version=__version__, **about
         )

@@ -42,10 +42,10 @@ class Orders:
         self._kept: dict[str, Array] = {}  # ranks that do not depend on labels
 
     def images(
-        self, wanted: Filter, order: Order, offset: int, limit: int
+        self, conditions: Filter, order: Order, offset: int, limit: int
     ) -> dict[str, Any]:
         """Return some of the images that pass a filter, in an order, with their groups."""
-        rows = self.sort(self.gallery.rows(wanted), order)
+        rows = self.sort(self.gallery.rows(conditions), order)
         answer = self.gallery.images_of(rows, offset, limit)
         if order:
             for image in answer["images"]:

@@ -62,15 +62,15 @@ class Thumbnails:
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key]
-        made = self._make(path, sha256, size)
+        thumbnail = self._make(path, sha256, size)
         if size == FULL:
-            return made  # seldom asked for, and as large as a thousand small ones
+            return thumbnail  # rarely used, and as large as a thousand small ones
         with self._lock:
-            self._bytes += len(made) - len(self._kept.get(key, b""))
-            self._kept[key] = made
+            self._bytes += len(thumbnail) - len(self._kept.get(key, b""))
+            self._kept[key] = thumbnail
             while self._bytes > self.keep_bytes:
                 self._bytes -= len(self._kept.popitem(last=False)[1])
-        return made
+        return thumbnail
 
     def _make(self, path: str, sha256: str, size: str) -> bytes:
         _, content = find_again(self.folder, path, sha256)
@@ -84,9 +84,9 @@ class Thumbnails:
         except ImageError:
             raise ImageError("the image cannot be decoded") from None
         image.thumbnail((side, side))
-        made = io.BytesIO()
-        image.save(made, "JPEG", quality=QUALITY[size])
-        return made.getvalue()
+        buffer = io.BytesIO()
+        image.save(buffer, "JPEG", quality=QUALITY[size])
+        return buffer.getvalue()
 
 
 class ForgottenError(ImageError):
@@ -166,13 +166,13 @@ class Uploads(Encoder):
             return self._remembered[key]
 
     def factors(
-        self, images: Sequence[ImageBytes], wanted: Sequence[Factor]
+        self, images: Sequence[ImageBytes], factors: Sequence[Factor]
     ) -> dict[str, Array]:
         """Encode photos for a searcher; the content of a photo is its key."""
-        found = [self.recall(image.content.decode()) for image in images]
-        names = [factor.name for factor in wanted]
+        photos = [self.recall(image.content.decode()) for image in images]
+        names = [factor.name for factor in factors]
         return {
-            name: np.concatenate([values[name] for values in found]) for name in names
+            name: np.concatenate([values[name] for values in photos]) for name in names
         }
 
 

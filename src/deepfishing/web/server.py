@@ -29,7 +29,7 @@ from deepfishing.web.guard import Guard, is_loopback
 from deepfishing.web.opening import END_SECONDS, Opening
 
 PORT = 8765
-SHORTEST = 16  # characters of a token that somebody chose
+SHORTEST = 16  # characters of a token that a user chooses
 HEAPS = 2
 # blocks that are given back to the system as soon as they are freed
 LARGE_BYTES = 1 << 20
@@ -56,7 +56,7 @@ class Address:
     @property
     def url(self) -> str:
         """The address to open in a browser."""
-        everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - asked for, not bound
+        everywhere = self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
         host = self.host
         if everywhere:
             host = socket.gethostname()
@@ -89,9 +89,9 @@ def bind(host: str, port: int | None = None) -> Address:
     try:
         if not 0 <= port < 1 << 16:
             raise OSError("a port is a number up to 65535")
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         listening = socket.create_server(
-            found[0][4][:2], family=found[0][0], backlog=512
+            addresses[0][4][:2], family=addresses[0][0], backlog=512
         )
     except OSError as error:
         # Python adds the address to the system's words; those of unknown hosts have no number
@@ -190,7 +190,7 @@ def make_server(page: Gallery | Opening, address: Address) -> Server:
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nobody stands before it, so nobody can say who asks
+        proxy_headers=False,  # there is no proxy that could name the client
         ws="none",
         lifespan="off",
         limit_concurrency=600,

@@ -21,7 +21,7 @@ from deepfishing.web.apart import run_apart
 from deepfishing.web.gallery import MAX_TEXT, Filter, UnknownError
 from deepfishing.web.guard import RefusedError
 from deepfishing.web.studio import NEVER_KEPT, QueryText, Studio, answer, read_json
-from deepfishing.web.view_photos import Wanted
+from deepfishing.web.view_photos import FilterQuery
 
 JOB = "duplicates"
 MAX_GROUPS = 50  # in one answer
@@ -50,13 +50,13 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.get("")
     async def summary(
-        wanted: Wanted,
+        conditions: FilterQuery,
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
         limit: Annotated[int, Query(ge=1, le=MAX_GROUPS)] = 20,
         open_only: bool = False,
     ) -> JSONResponse:
         return await answer(
-            studio.computing, copies.summary, wanted, offset, limit, open_only
+            studio.computing, copies.summary, conditions, offset, limit, open_only
         )
 
     @routes.post("/find")
@@ -67,8 +67,8 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/decide")
     async def decide(request: Request) -> JSONResponse:
-        asked = await read_json(request, Decision)
-        return await answer(studio.writing, copies.decide, asked)
+        body = await read_json(request, Decision)
+        return await answer(studio.writing, copies.decide, body)
 
     @routes.get("/difference")
     async def difference(a: QueryText, b: QueryText) -> Response:
@@ -77,9 +77,9 @@ def make_routes(studio: Studio) -> APIRouter:
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     @routes.get("/export")
-    async def export(wanted: Wanted, form: Form = "tab") -> Response:
+    async def export(conditions: FilterQuery, form: Form = "tab") -> Response:
         content, headers = await studio.computing.run(
-            lambda: copies.export(wanted, form)
+            lambda: copies.export(conditions, form)
         )
         return Response(
             content, media_type=FORMS[form], headers={**NEVER_KEPT, **headers}
@@ -102,15 +102,15 @@ class Copies:
         self.review.reload()
 
     def summary(
-        self, wanted: Filter, offset: int, limit: int, open_only: bool
+        self, conditions: Filter, offset: int, limit: int, open_only: bool
     ) -> dict[str, Any]:
         """Return some of the groups that have a photo that passes a filter."""
         review = self.review
-        among = self._ids_among(wanted)
+        among = self._ids_among(conditions)
         groups = [
             group for group in review.groups if self._passes(group, among, open_only)
         ]
-        shown = groups[offset : offset + limit]
+        page = groups[offset : offset + limit]
         job = self.studio.jobs.get(JOB)
         photos = len(self.gallery.collection)
         aside = sum(len(review.aside(group)) for group in groups)
@@ -122,13 +122,13 @@ class Copies:
             else max(0, photos - review.images),
             "total": len(groups),
             "aside": aside,
-            "groups": [self._group(group) for group in shown],
+            "groups": [self._group(group) for group in page],
         }
 
-    def decide(self, asked: Decision) -> dict[str, Any]:
+    def decide(self, body: Decision) -> dict[str, Any]:
         """Write a decision; return the group as it is now."""
         try:
-            group = self.review.decide(asked.id, asked.aside)
+            group = self.review.decide(body.id, body.aside)
         except OptionError as error:
             raise RefusedError(409, str(error)) from None
         return self._group(group)
@@ -140,9 +140,9 @@ class Copies:
         except OptionError as error:
             raise UnknownError(str(error)) from None
 
-    def export(self, wanted: Filter, form: Form) -> tuple[bytes, dict[str, str]]:
+    def export(self, conditions: Filter, form: Form) -> tuple[bytes, dict[str, str]]:
         """Return the list of photos that may go, and headers that say what it lacks."""
-        among = self._ids_among(wanted)
+        among = self._ids_among(conditions)
         listed, refused = self.review.listed(
             None if among is None else among.__contains__
         )
@@ -165,9 +165,9 @@ class Copies:
             decided(copy.id, copy.sha256) is not None for copy in group.copies
         )
 
-    def _ids_among(self, wanted: Filter) -> set[str] | None:
+    def _ids_among(self, conditions: Filter) -> set[str] | None:
         """Return ids of photos of groups that pass a filter; None if all pass."""
-        rows = self.gallery.rows(wanted)
+        rows = self.gallery.rows(conditions)
         if rows is None:
             return None
         ids = [copy.id for group in self.review.groups for copy in group.copies]
@@ -180,9 +180,9 @@ class Copies:
         }
 
     def _photo(self, copy: Copy) -> dict[str, Any]:
-        shown = ("id", "width", "height", "bytes", "kind", "is_file")
+        names = ("id", "width", "height", "bytes", "kind", "is_file")
         return {
-            **{name: getattr(copy, name) for name in shown},
+            **{name: getattr(copy, name) for name in names},
             "difference": round(copy.difference, 3),
             "aside": self.review.is_aside(copy),
             "is_decided": self.review.decisions.of(copy.id, copy.sha256) is not None,

@@ -15,7 +15,7 @@ from deepfishing.web.labelling import (
     UndoQuestion,
 )
 from deepfishing.web.studio import NEVER_KEPT, QueryText, Studio, answer, read_json
-from deepfishing.web.view_photos import Wanted
+from deepfishing.web.view_photos import FilterQuery
 
 MAX_CHANGE_BYTES = 24 << 20  # thousands of ids
 
@@ -26,8 +26,8 @@ def make_routes(studio: Studio) -> APIRouter:
     labelling, learner, writing = studio.labelling, studio.learner, studio.writing
 
     @routes.get("")
-    async def summary(wanted: Wanted) -> JSONResponse:
-        return await answer(writing, labelling.summary, wanted)
+    async def summary(conditions: FilterQuery) -> JSONResponse:
+        return await answer(writing, labelling.summary, conditions)
 
     @routes.get("/of")
     async def labels_of(id: QueryText) -> JSONResponse:
@@ -39,23 +39,23 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("")
     async def change(request: Request) -> JSONResponse:
-        asked = await read_json(request, LabelChange, MAX_CHANGE_BYTES)
-        return await answer(writing, labelling.change, asked)
+        body = await read_json(request, LabelChange, MAX_CHANGE_BYTES)
+        return await answer(writing, labelling.change, body)
 
     @routes.post("/undo")
     async def undo(request: Request) -> JSONResponse:
-        asked = await read_json(request, UndoQuestion)
-        return await answer(writing, labelling.undo, asked)
+        body = await read_json(request, UndoQuestion)
+        return await answer(writing, labelling.undo, body)
 
     @routes.post("/next")
     async def next_to_label(request: Request) -> JSONResponse:
-        asked = await read_json(request, NextQuestion)
-        return await answer(writing, labelling.next, asked)
+        body = await read_json(request, NextQuestion)
+        return await answer(writing, labelling.next, body)
 
     @routes.post("/classes")
     async def change_class(request: Request) -> JSONResponse:
-        asked = await read_json(request, ClassChange)
-        return await answer(writing, labelling.change_class, asked)
+        body = await read_json(request, ClassChange)
+        return await answer(writing, labelling.change_class, body)
 
     @routes.post("/forget-folders")
     async def forget_folders(request: Request) -> JSONResponse:

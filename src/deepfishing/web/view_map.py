@@ -27,7 +27,7 @@ from deepfishing.web.gallery import Filter
 from deepfishing.web.guard import RefusedError
 from deepfishing.web.model_room import Predictions
 from deepfishing.web.studio import NEVER_KEPT, Studio, answer, read_json
-from deepfishing.web.view_photos import Wanted
+from deepfishing.web.view_photos import FilterQuery
 
 JOB = "map"
 NONE_WORDS = "none of the classes"
@@ -92,7 +92,7 @@ def make_routes(studio: Studio) -> APIRouter:
         return await answer(studio.computing, chart.regions)
 
     @routes.get("/passing")
-    async def passing(conditions: Wanted) -> JSONResponse:
+    async def passing(conditions: FilterQuery) -> JSONResponse:
         return await answer(studio.computing, chart.passing, conditions)
 
     @routes.get("/photo")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deepfishing.web.gallery import MAX_TEXT, Example
 from deepfishing.web.model_room import ONNX, TRAIN
 from deepfishing.web.studio import NEVER_KEPT, QueryText, Studio, answer, read_json
-from deepfishing.web.view_photos import Wanted
+from deepfishing.web.view_photos import FilterQuery
 
 What = Literal["model", "onnx", "labels", "report", "sorted"]
 FILES: dict[What, tuple[str, str]] = {
@@ -50,9 +50,9 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/train")
     async def train(request: Request) -> JSONResponse:
-        asked = await read_json(request, Training)
+        body = await read_json(request, Training)
         job = studio.jobs.start(
-            TRAIN, lambda progress: room.train(asked.recipe, progress)
+            TRAIN, lambda progress: room.train(body.recipe, progress)
         )
         return JSONResponse(job.as_dict(), headers=NEVER_KEPT)
 
@@ -62,8 +62,8 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/threshold")
     async def threshold(request: Request) -> JSONResponse:
-        asked = await read_json(request, Threshold)
-        return await answer(studio.writing, room.set_threshold, asked.name, asked.value)
+        body = await read_json(request, Threshold)
+        return await answer(studio.writing, room.set_threshold, body.name, body.value)
 
     @routes.post("/try")
     async def try_photo(request: Request) -> JSONResponse:
@@ -71,10 +71,10 @@ def make_routes(studio: Studio) -> APIRouter:
         return await answer(studio.computing, room.predict, example)
 
     @routes.get("/folders")
-    async def folders(wanted: Wanted) -> JSONResponse:
+    async def folders(conditions: FilterQuery) -> JSONResponse:
         return await answer(
             studio.computing,
-            lambda: {"folders": room.folders(studio.gallery.rows(wanted))},
+            lambda: {"folders": room.folders(studio.gallery.rows(conditions))},
         )
 
     @routes.post("/onnx")
@@ -85,13 +85,13 @@ def make_routes(studio: Studio) -> APIRouter:
         )
 
     @routes.get("/download")
-    async def download(wanted: Wanted, what: What) -> Response:
+    async def download(conditions: FilterQuery, what: What) -> Response:
         makers: dict[What, Callable[[], bytes]] = {
             "model": room.zipped,
             "onnx": room.onnx,
             "labels": room.labels_csv,
             "report": room.report,
-            "sorted": lambda: room.sorted_csv(studio.gallery.rows(wanted)),
+            "sorted": lambda: room.sorted_csv(studio.gallery.rows(conditions)),
         }
         content = await studio.computing.run(makers[what])
         name, kind = FILES[what]

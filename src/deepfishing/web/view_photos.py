@@ -27,7 +27,7 @@ MAX_PAGE = 500
 MAX_SELECTED = 10_000
 MAX_SELECTION_BYTES = 4 << 20
 
-Wanted = Annotated[Filter, Depends(wanted_filter)]
+FilterQuery = Annotated[Filter, Depends(wanted_filter)]
 Id = Annotated[str, Field(max_length=MAX_TEXT)]
 
 
@@ -72,13 +72,13 @@ def _photo_routes(studio: Studio) -> APIRouter:
 
     @routes.get("/images")
     async def images(
-        wanted: Wanted,
+        conditions: FilterQuery,
         offset: Annotated[int, Query(ge=0, le=2**40)] = 0,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         order: Order = "",
     ) -> JSONResponse:
         return await answer(
-            studio.computing, orders.images, wanted, order, offset, limit
+            studio.computing, orders.images, conditions, order, offset, limit
         )
 
     @routes.get("/image")
@@ -132,20 +132,20 @@ def _search_routes(studio: Studio) -> APIRouter:
     routes = APIRouter()
     gallery = studio.gallery
 
-    def find(asked: Question) -> dict[str, object]:
-        return {"by": asked.recipe, "hits": gallery.search(asked)}
+    def find(body: Question) -> dict[str, object]:
+        return {"by": body.recipe, "hits": gallery.search(body)}
 
     @routes.post("/search")
     async def search(request: Request) -> JSONResponse:
-        asked = await read_json(request, Question)
+        body = await read_json(request, Question)
         # the text tower has all cores
-        gate = studio.encoding if asked.words else studio.computing
-        return await answer(gate, find, asked)
+        gate = studio.encoding if body.words else studio.computing
+        return await answer(gate, find, body)
 
     @routes.post("/scatter")
     async def scatter(request: Request) -> JSONResponse:
-        asked = await read_json(request, Question)
-        return await answer(studio.computing, gallery.scatter, asked)
+        body = await read_json(request, Question)
+        return await answer(studio.computing, gallery.scatter, body)
 
     return routes
 
@@ -155,17 +155,17 @@ def _selection_routes(studio: Studio) -> APIRouter:
     routes = APIRouter(prefix="/selections")
     gallery, selections = studio.gallery, studio.selections
 
-    def add(asked: NewSelection) -> dict[str, object]:
-        rows = np.array([gallery.row(id_) for id_ in asked.ids])
-        return selections.add(rows, asked.name).as_dict()
+    def add(body: NewSelection) -> dict[str, object]:
+        rows = np.array([gallery.row(id_) for id_ in body.ids])
+        return selections.add(rows, body.name).as_dict()
 
     def find(key: str) -> dict[str, object]:
         return selections.get(key).as_dict()
 
     @routes.post("")
     async def select(request: Request) -> JSONResponse:
-        asked = await read_json(request, NewSelection, MAX_SELECTION_BYTES)
-        return await answer(studio.computing, add, asked)
+        body = await read_json(request, NewSelection, MAX_SELECTION_BYTES)
+        return await answer(studio.computing, add, body)
 
     @routes.get("")
     async def selection(key: QueryText) -> JSONResponse:
@@ -189,7 +189,7 @@ def _job_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/cancel")
     async def cancel(request: Request) -> JSONResponse:
-        asked = await read_json(request, JobName)
-        return as_answer(studio.jobs.cancel(asked.name))
+        body = await read_json(request, JobName)
+        return as_answer(studio.jobs.cancel(body.name))
 
     return routes

@@ -34,10 +34,10 @@ from deepfishing.web.jobs import RUNNING
 from deepfishing.web.labelling import Name, Nothing
 from deepfishing.web.messages import message_for_page
 from deepfishing.web.studio import QueryText, Studio, answer, read_json
-from deepfishing.web.view_photos import Wanted
+from deepfishing.web.view_photos import FilterQuery
 
 JOB = "review"
-KEPT = "review"  # the file of labels that somebody has looked at and kept
+KEPT = "review"  # the file of labels that were confirmed
 AT_ONCE = 1500  # labelled photos that are judged again whenever a label has changed
 MAX_DOUBTS = 200
 NEAREST = 6
@@ -82,9 +82,9 @@ class ReviewRoom:
         self._photos: Searcher | None = None
         self._lock = threading.Lock()
         self._kept: dict[str, list[str]] = {}
-        found = read_side(self.gallery.store.folder, KEPT)
-        if found is not None:
-            self._kept = dict(found[0].get("kept", {}))
+        side_file = read_side(self.gallery.store.folder, KEPT)
+        if side_file is not None:
+            self._kept = dict(side_file[0].get("kept", {}))
 
     # ---- judging ----
 
@@ -121,7 +121,7 @@ class ReviewRoom:
         self.review = _Review(version, judged, found)
         self.too_few = ""
 
-    def state(self, wanted: Filter) -> dict[str, Any]:
+    def state(self, conditions: Filter) -> dict[str, Any]:
         """Return how far the review is, and its summary."""
         version = self.gallery.live.version
         job = self.studio.jobs.get(JOB)
@@ -151,7 +151,7 @@ class ReviewRoom:
         return {
             **about,
             **self._summary(review),
-            "doubts": self._doubts(review, wanted),
+            "doubts": self._doubts(review, conditions),
         }
 
     def _summary(self, review: _Review) -> dict[str, Any]:
@@ -172,23 +172,23 @@ class ReviewRoom:
             "estimate": figures,
         }
 
-    def _doubts(self, review: _Review, wanted: Filter) -> dict[str, Any]:
+    def _doubts(self, review: _Review, conditions: Filter) -> dict[str, Any]:
         """Return the doubtful labels that were neither changed nor confirmed since."""
-        passed = self.gallery.rows(wanted)
+        passed = self.gallery.rows(conditions)
         inside = None if passed is None else set(passed.tolist())
-        found = []
-        seen: set[int] = set()
+        doubts = []
+        contents: set[int] = set()
         for doubt in review.judged.doubts():
             row = int(review.rows[doubt.number])
             labels = review.judged.labels[doubt.number]
             is_other = inside is not None and row not in inside
-            if row in seen or is_other or self.gallery.live.of_row(row) != labels:
+            if row in contents or is_other or self.gallery.live.of_row(row) != labels:
                 continue
             if self._kept.get(self.gallery.key_of_row(row)) == list(labels):
                 continue
-            seen.add(row)
-            found.append(self._doubt(doubt, row, labels))
-        return {"total": len(found), "first": found[:MAX_DOUBTS]}
+            contents.add(row)
+            doubts.append(self._doubt(doubt, row, labels))
+        return {"total": len(doubts), "first": doubts[:MAX_DOUBTS]}
 
     def _doubt(
         self, doubt: DoubtfulLabel, row: int, labels: tuple[str, ...]
@@ -242,7 +242,7 @@ class ReviewRoom:
         review, _ = self._judged()
         column = self._column(review, name)
         numbers, ahead = review.judged.certainty(column)
-        shown = [
+        photos = [
             {
                 "id": self.gallery.id_of(int(review.rows[number])),
                 "ahead": round(float(by), 3),
@@ -250,19 +250,19 @@ class ReviewRoom:
             for number, by in zip(numbers, ahead, strict=True)
             if np.isfinite(by)
         ]
-        half = min(CERTAIN, len(shown) // 2)
+        half = min(CERTAIN, len(photos) // 2)
         return {
             "photos": len(numbers),
-            "most": shown[:half],
-            "least": shown[::-1][:half],
+            "most": photos[:half],
+            "least": photos[::-1][:half],
         }
 
-    def keep(self, asked: Kept) -> dict[str, Any]:
+    def keep(self, body: Kept) -> dict[str, Any]:
         """Remember that the labels of a photo are right."""
-        row = self.gallery.row(asked.id)
+        row = self.gallery.row(body.id)
         content = self.gallery.key_of_row(row)
         with self._lock:
-            if asked.undo:
+            if body.undo:
                 self._kept.pop(content, None)
             else:
                 self._kept[content] = list(self.gallery.live.of_row(row) or ())
@@ -290,8 +290,8 @@ def make_routes(studio: Studio) -> APIRouter:
     room = ReviewRoom(studio)
 
     @routes.get("")
-    async def state(wanted: Wanted) -> JSONResponse:
-        return await answer(studio.computing, room.state, wanted)
+    async def state(conditions: FilterQuery) -> JSONResponse:
+        return await answer(studio.computing, room.state, conditions)
 
     @routes.post("")
     async def begin(request: Request) -> JSONResponse:
@@ -311,12 +311,12 @@ def make_routes(studio: Studio) -> APIRouter:
 
     @routes.post("/cell")
     async def cell(request: Request) -> JSONResponse:
-        asked = await read_json(request, Cell)
-        return await answer(studio.computing, room.select_cell, asked)
+        body = await read_json(request, Cell)
+        return await answer(studio.computing, room.select_cell, body)
 
     @routes.post("/keep")
     async def keep(request: Request) -> JSONResponse:
-        asked = await read_json(request, Kept)
-        return await answer(studio.writing, room.keep, asked)
+        body = await read_json(request, Kept)
+        return await answer(studio.writing, room.keep, body)
 
     return routes

@@ -22,7 +22,7 @@ from deepfishing.errors import DeepFishingError, one_line
 from deepfishing.util.progress import Progress
 
 SECONDS = 0.1  # between lines of progress
-NICENESS = 5  # the page goes first
+NICENESS = 5  # the server has priority
 
 # What a task calls: a module and its function of a store's folder, options and progress.
 TASKS = {

@@ -54,9 +54,9 @@ class Parameter:
         cls, field: str, hint: Any, default: Any, required: bool
     ) -> Parameter:
         """Read `Annotated[kind, help]`, with a panel or `Names` after the help."""
-        kind, help_, *others = typing.get_args(hint)
-        panels = [other for other in others if isinstance(other, str)]
-        names = [other.names for other in others if isinstance(other, Names)]
+        kind, help_, *annotations = typing.get_args(hint)
+        panels = [other for other in annotations if isinstance(other, str)]
+        names = [other.names for other in annotations if isinstance(other, Names)]
         is_optional_argument = isinstance(help_, OptionalArgument)
         return cls(
             field=field,
@@ -107,8 +107,8 @@ class Fields:
             default = getattr(record, name, None)
             if as_dict and default is not None:
                 # a value that is not given stays out of the dict
-                shown = f"{default:g}" if isinstance(default, float) else default
-                help_ = f"{help_} [default: {shown}]"
+                default_text = f"{default:g}" if isinstance(default, float) else default
+                help_ = f"{help_} [default: {default_text}]"
                 default = None
             yield Parameter(name, _first_type(kind), help_, default, panel=self.panel)
 

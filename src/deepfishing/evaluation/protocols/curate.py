@@ -71,9 +71,9 @@ def curate_runs(
     # of a feature and of the classifier
     sides = lru_cache(maxsize=2)(experiment.sides)
 
-    def labelled_run(series: str, way: str, recipe: Recipe) -> Run:
+    def labelled_run(series: str, method: str, recipe: Recipe) -> Run:
         def measure() -> list[Result]:
-            return _measure_labelled(experiment, sides, recipe, classifier, way)
+            return _measure_labelled(experiment, sides, recipe, classifier, method)
 
         decided_by = {"machine": classifier.name, "draws": DRAWS}
         return Run(classifier.name, series, decided_by, measure)
@@ -84,8 +84,8 @@ def curate_runs(
 
     runs = [labelled_run(RANDOM, RANDOM, recipes[0])]
     for recipe in recipes:
-        for way in (FACILITY, KMEANS):
-            runs.append(labelled_run(f"{recipe.title}, {way}", way, recipe))
+        for method in (FACILITY, KMEANS):
+            runs.append(labelled_run(f"{recipe.title}, {method}", method, recipe))
         runs.append(Run.of_recipe(recipe, measure_errors, swapped=SWAPPED))
     return runs + _chosen_runs(experiment)
 
@@ -114,17 +114,21 @@ def curate_needs(
 
 
 def _measure_labelled(
-    experiment: Experiment, sides: Sides, recipe: Recipe, classifier: Recipe, way: str
+    experiment: Experiment,
+    sides: Sides,
+    recipe: Recipe,
+    classifier: Recipe,
+    choice: str,
 ) -> list[Result]:
     """Measure the classifier on 50, 100 and 200 photos that were chosen in one way."""
     n = len(experiment.train_keys)
     counts = [count for count in LABELLED if count < n]
     orders = []
-    for draw in range(1 if way == FACILITY else DRAWS):
+    for draw in range(1 if choice == FACILITY else DRAWS):
         rng = np.random.default_rng((SEED, draw))
-        if way == RANDOM:
+        if choice == RANDOM:
             order = rng.permutation(n)[: max(counts)]
-        elif way == KMEANS:
+        elif choice == KMEANS:
             features, _ = sides(recipe)
             order = _kmeans(features, max(counts), rng)
         else:
@@ -149,10 +153,10 @@ def _labelled_point(
     labels, truth = experiment.train_labels(), experiment.test_labels()
     maps, interval = [], None
     for order in orders:
-        seen = order[:count]
+        chosen = order[:count]
         svm = train_svm(
-            train[seen],
-            labels[seen],
+            train[chosen],
+            labels[chosen],
             protocol.C,
             protocol.difficult,
             class_weight="balanced",
@@ -243,11 +247,11 @@ def _measure_chosen(
     for count in counts:
         maps, accuracies = [], []
         for order in orders:
-            seen = order[:count]
-            seen_labels = np.zeros_like(labels)
-            seen_labels[seen] = labels[seen]
-            train, test, C = choose_features(seen_labels)
-            svm = train_svm(train[seen], labels[seen], C, protocol.difficult)
+            chosen = order[:count]
+            chosen_labels = np.zeros_like(labels)
+            chosen_labels[chosen] = labels[chosen]
+            train, test, C = choose_features(chosen_labels)
+            svm = train_svm(train[chosen], labels[chosen], C, protocol.difficult)
             scores = svm.decision_function(test)
             evaluation = evaluate(truth, scores, dataset.classes)
             maps.append(evaluation.map[dataset.official_ap])
@@ -293,8 +297,8 @@ def swap_labels(labels: Array, rng: np.random.Generator) -> Array:
         n = min(round(len(present) * SWAPPED / 100), len(absent))
         wrong[present[:n], column] = -1
         if one_class:
-            others = np.delete(np.arange(labels.shape[1]), column)
-            wrong[present[:n], rng.choice(others, n)] = 1
+            other_classes = np.delete(np.arange(labels.shape[1]), column)
+            wrong[present[:n], rng.choice(other_classes, n)] = 1
         else:
             wrong[absent[:n], column] = 1
     return wrong

@@ -71,8 +71,8 @@ def nearest_neighbours(
                 f"k must be from 1 to {len(train)}, the training images, got {k}"
             )
     nearest = _nearest(train, test, max(ks))
-    shown = train_labels[nearest] == 1  # (m, max k, C)
-    return [_count_votes(shown[:, :k], test_labels, classes) for k in ks]
+    has_class = train_labels[nearest] == 1  # (m, max k, C)
+    return [_count_votes(has_class[:, :k], test_labels, classes) for k in ks]
 
 
 def neighbour_runs(
@@ -113,13 +113,13 @@ def _nearest(train: Comparable, test: Comparable, k: int) -> Array:
     return nearest
 
 
-def _count_votes(shown: Array, test_labels: Array, classes: Sequence[str]) -> Votes:
+def _count_votes(has_class: Array, test_labels: Array, classes: Sequence[str]) -> Votes:
     """Count the votes (m, k, C) of the k nearest images."""
-    k = shown.shape[1]
+    k = has_class.shape[1]
     # A vote is 1; nearer neighbours add so little that all of it together stays below 1, so it
     # only decides between classes with equally many votes.
     weight = 1 + np.arange(k - 1, -1, -1) / (k * k)
-    scores: Array = np.einsum("k,mkc->mc", weight, shown)
+    scores: Array = np.einsum("k,mkc->mc", weight, has_class)
     answer = scores.argmax(axis=1)
     answer_label = test_labels[np.arange(len(answer)), answer]
     is_counted = (test_labels == 1).any(axis=1) & (answer_label != 0)

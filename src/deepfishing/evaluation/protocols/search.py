@@ -54,8 +54,8 @@ def search_by_examples(
     classes = np.resize(_usable_classes(labels, query_labels), draws)
     examples = np.empty((draws, 3), dtype=np.intp)
     for draw, column in enumerate(classes):
-        shown = np.flatnonzero(query_labels[:, column] == 1)
-        examples[draw] = np.random.default_rng((seed, draw)).permutation(shown)[:3]
+        positives = np.flatnonzero(query_labels[:, column] == 1)
+        examples[draw] = np.random.default_rng((seed, draw)).permutation(positives)[:3]
     shares = np.empty((draws, len(FIGURES)))
     for start in range(0, draws, SEARCH_BLOCK):
         block = slice(start, start + SEARCH_BLOCK)
@@ -123,7 +123,7 @@ def _shares(
 def _share(truth: Array, scores: Array, first: int) -> Array:
     """Return the percent of the first photos, or of all if they are fewer, that show the class."""
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :first]
-    seen = np.take_along_axis(scores, nearest, axis=1) > -np.inf
-    right = (np.take_along_axis(truth, nearest, axis=1) == 1) & seen
-    share: Array = 100.0 * right.sum(axis=1) / seen.sum(axis=1)
+    is_photo = np.take_along_axis(scores, nearest, axis=1) > -np.inf
+    right = (np.take_along_axis(truth, nearest, axis=1) == 1) & is_photo
+    share: Array = 100.0 * right.sum(axis=1) / is_photo.sum(axis=1)
     return share

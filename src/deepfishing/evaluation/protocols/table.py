@@ -144,8 +144,8 @@ def _measure(experiment: Experiment, recipe: Recipe) -> tuple[Result, Array]:
     if truth is None:
         row["seconds"] = round(time.perf_counter() - start, 3)
     else:
-        known = _known_labels(truth, svm.trained)
-        evaluation = evaluate(known, scores, dataset.classes)
+        known_labels = _known_labels(truth, svm.trained)
+        evaluation = evaluate(known_labels, scores, dataset.classes)
         row |= {"map": evaluation.map, "ap": evaluation.ap}
         for name in evaluation.skipped:
             row["left_out"].setdefault(name, "no positive test example")
@@ -178,8 +178,8 @@ def _intervals_and_accuracy(
     """Return the intervals of a row and, where every image has one class, its accuracies."""
     classes, groups = experiment.dataset.classes, experiment.test_groups
     truth = experiment.test_labels()
-    known = _known_labels(truth, svm.trained)
-    keys = bootstrap(known, scores, classes, groups=groups).as_row()
+    known_labels = _known_labels(truth, svm.trained)
+    keys = bootstrap(known_labels, scores, classes, groups=groups).as_row()
     if has_one_class(experiment.train_labels()) and has_one_class(truth):
         accuracy = measure_accuracy(truth, scores, classes, svm.trained, groups)
         if accuracy is not None:

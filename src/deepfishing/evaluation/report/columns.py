@@ -71,7 +71,7 @@ class Column:
 def columns(table: Comparison) -> list[Column]:
     """Return the columns behind the feature's name, without those that have no figure."""
     official, *other_definitions = table.lines[0].map
-    found = [
+    all_columns = [
         _figure(table, "map", DEFINITIONS[official].label, "mAP"),
         _interval("map", note="interval of mAP: 95 %, bootstrap over test images."),
         Column(
@@ -94,8 +94,8 @@ def columns(table: Comparison) -> list[Column]:
         _interval("balanced_accuracy", narrow=False),
     ]
     for method in other_definitions:
-        found.append(_other_definition(method, narrow=not table.has_accuracy))
-    found += [
+        all_columns.append(_other_definition(method, narrow=not table.has_accuracy))
+    all_columns += [
         Column(
             "printed",
             "paper",
@@ -110,7 +110,9 @@ def columns(table: Comparison) -> list[Column]:
         ),
     ]
     lines = table.table_1
-    return [column for column in found if any(column.cell(ln).text for ln in lines)]
+    return [
+        column for column in all_columns if any(column.cell(ln).text for ln in lines)
+    ]
 
 
 def column_notes(table: Comparison) -> list[str]:
@@ -128,16 +130,16 @@ def official_measure(table: Comparison) -> str:
 
 def table_1_sheet(table: Comparison, medium: Medium = "text") -> Sheet:
     """Return Table 1, with blocks as in the paper."""
-    shown = columns(table)
+    shown_columns = columns(table)
     if medium == "terminal":
-        shown = [column for column in shown if column.narrow]
+        shown_columns = [column for column in shown_columns if column.narrow]
     blocks = []
     for lines in table.blocks:
-        blocks.append([_row(table, line, shown, medium) for line in lines])
+        blocks.append([_row(table, line, shown_columns, medium) for line in lines])
     row = table.rows[0]
     return Sheet(
         f"mAP in percent on {row['dataset']} {row['test']}",
-        head=[Cell("feature"), *(column.heading for column in shown)],
+        head=[Cell("feature"), *(column.heading for column in shown_columns)],
         blocks=blocks,
         notes=_notes(table, medium),
         kind="table-1",
@@ -161,11 +163,13 @@ class Table(list[Result]):
         if not self:
             return "<p>no rows</p>"
         table = comparison(self)
-        shown = [column for column in columns(table) if column.narrow]
+        narrow_columns = [column for column in columns(table) if column.narrow]
         body = []
         for line in table.lines:
-            body.append([line.name_cell, *(column.cell(line) for column in shown)])
-        head = [Cell("feature"), *(column.heading for column in shown)]
+            body.append(
+                [line.name_cell, *(column.cell(line) for column in narrow_columns)]
+            )
+        head = [Cell("feature"), *(column.heading for column in narrow_columns)]
         return Sheet("", head, [body]).as_html(repr(self))
 
     def to_pandas(self) -> Any:
@@ -237,23 +241,23 @@ def _gain_note(table: Comparison) -> str:
 
 
 def _row(
-    table: Comparison, line: Line, shown: list[Column], medium: Medium
+    table: Comparison, line: Line, shown_columns: list[Column], medium: Medium
 ) -> list[Cell]:
     if line.official is None and medium == "page":
         return [line.name_cell, Cell(line.note, kind="why")]
-    cells = [column.cell_of(line) for column in shown]
+    cells = [column.cell_of(line) for column in shown_columns]
     if cells and line == table.best_of_table_1:
         cells[0] = replace(cells[0], bold=True)
     return [line.name_cell, *cells]
 
 
 def _notes(table: Comparison, medium: Medium) -> list[str]:
-    official, *others = column_notes(table)
+    official, *other_notes = column_notes(table)
     left_out = left_out_text(table.rows)
     if medium == "page":
         n_classes = len(table.rows[0]["classes"])
         notes = ["mAP in percent; bold: the best row.", official.removeprefix("* ")]
-        notes += others
+        notes += other_notes
         if left_out:
             n_left_out = len({name for row in table.rows for name in row["left_out"]})
             notes.append(
@@ -264,7 +268,7 @@ def _notes(table: Comparison, medium: Medium) -> list[str]:
     notes = [f"{setting_text(table.rows[0])} {official}"]
     if medium == "terminal":
         notes.append("x, y: output of a layer; dW: gradient of its weights.")
-    notes += others
+    notes += other_notes
     if medium == "terminal" and table.has_accuracy:
         notes.append("results.jsonl has the other definitions of AP.")
     if left_out:

@@ -72,10 +72,10 @@ def confusions(table: Comparison) -> Confusions | None:
         compared = (*compared, best)
     all_pairs = _confused_pairs(table, matrices, best, compared)
     matrix = matrices[best.feature]
-    seen = set(matrix)
+    in_matrix = set(matrix)
     for answers in matrix.values():
-        seen |= set(answers)
-    classes = tuple(name for name in table.rows[0]["classes"] if name in seen)
+        in_matrix |= set(answers)
+    classes = tuple(name for name in table.rows[0]["classes"] if name in in_matrix)
     counts = []
     for truth in classes:
         counts.append(tuple(_count(matrix, truth, answer) for answer in classes))

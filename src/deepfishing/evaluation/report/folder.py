@@ -152,9 +152,9 @@ def precision_at_size(results: Results, row: Result) -> float:
     scores, labels = row_scores(results, row)
     shares = []
     for column in measured_columns(row):
-        known = labels[:, column] != 0
-        shows = labels[known, column] == 1
-        order = np.argsort(-scores[known, column], kind="stable")
+        is_known = labels[:, column] != 0
+        shows = labels[is_known, column] == 1
+        order = np.argsort(-scores[is_known, column], kind="stable")
         shares.append(shows[order[: shows.sum()]].mean())
     return float(np.mean(shares))
 

@@ -72,14 +72,14 @@ def gains(results: Results, rows: Sequence[Result]) -> dict[str, Difference]:
     if not forward:
         return {}
     reference = max(forward, key=lambda row: official_map(row) or 0.0)
-    found = {}
+    by_feature = {}
     for row in measured:
         gain = None
         if row is not reference:
             gain = gain_over(results, row, reference)
         if gain is not None:
-            found[row["feature"]] = gain
-    return found
+            by_feature[row["feature"]] = gain
+    return by_feature
 
 
 def gain_over(results: Results, row: Result, reference: Result) -> Difference | None:
@@ -278,9 +278,9 @@ def _map_draws(results: Results, row: Result) -> Array:
     """Official mAP of a row on each draw, (RESAMPLES,)."""
     source = results.scores_path(row)
     file = source.with_suffix(".draws.npy")
-    kept = _kept_draws(file, source)
-    if kept is not None:
-        return kept
+    cached = _kept_draws(file, source)
+    if cached is not None:
+        return cached
     scores, labels = row_scores(results, row)
     columns, method = measured_columns(row), row["official_ap"]
     sampled = bootstrap(

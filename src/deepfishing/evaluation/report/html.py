@@ -96,11 +96,11 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     folder = Path(folder)
     if images is not None and not is_folder(Path(images)):
         raise ImageError(f"images must be a folder, got {images}, which is not one")
-    found = open_folder(folder)
-    album = Album(found.results, Path(images) if images else None)
-    points_by_setting = {setting(points[0]): points for points in found.curves}
+    opened = open_folder(folder)
+    album = Album(opened.results, Path(images) if images else None)
+    points_by_setting = {setting(points[0]): points for points in opened.curves}
     parts = []
-    for rows in found.tables:
+    for rows in opened.tables:
         points = points_by_setting.pop(setting(rows[0]), [])
         parts.append(_part(rows, points, album))
     page = render(
@@ -182,13 +182,13 @@ def _points(points: Curve) -> str:
 
 def _common(measured: Sequence[Result], points: Sequence[Result]) -> dict[str, Any]:
     """Return what the template shows of any setting: `measured` are its rows and points."""
-    shown = panels(points)
+    curve_panels = panels(points)
     return {
         "row": measured[0],
         "label": label_text(measured[0]),
-        "panels": [_panel(panel, points[0]) for panel in shown],
-        "titles": list(dict.fromkeys(panel.title for panel in shown)),
-        "formulas": formulas(name for panel in shown for name in panel.features),
+        "panels": [_panel(panel, points[0]) for panel in curve_panels],
+        "titles": list(dict.fromkeys(panel.title for panel in curve_panels)),
+        "formulas": formulas(name for panel in curve_panels for name in panel.features),
         "commands": _features_by(measured, _command),
         "versions": _features_by(measured, _versions),
     }
@@ -222,10 +222,10 @@ def _command(row: Result) -> str:
 
 
 def _versions(row: Result) -> str:
-    others = row.get("versions")  # older rows have the package's own alone
+    packages = row.get("versions")  # older rows have the package's own alone
     texts = [row["version"]]
-    if isinstance(others, dict):
-        texts += [f"{name} {number}" for name, number in others.items()]
+    if isinstance(packages, dict):
+        texts += [f"{name} {number}" for name, number in packages.items()]
     return ", ".join(texts)
 
 

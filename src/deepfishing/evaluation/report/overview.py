@@ -114,17 +114,17 @@ class Part:
 
 def find_folders(given: Sequence[Path]) -> list[Path]:
     """Folders of results among those given, and in those that hold none themselves."""
-    found: list[Path] = []
+    result_folders: list[Path] = []
     for folder in given:
         if _has_results(folder):
-            found.append(folder)
+            result_folders.append(folder)
             continue
         inside = sorted(folder.iterdir()) if folder.is_dir() else []
         with_results = [path for path in inside if _has_results(path)]
         if not with_results:
             open_results(folder)  # an error that names what is missing
-        found += with_results
-    return list(dict.fromkeys(found))
+        result_folders += with_results
+    return list(dict.fromkeys(result_folders))
 
 
 def _has_results(folder: Path) -> bool:

@@ -69,18 +69,20 @@ def strips(
 
     Difficult images, 0 in `truth`, are left out, as in every AP here. Equal scores keep the order.
     """
-    known = np.flatnonzero(truth != 0)
-    rank, rank_other = _ranks(scores[known]), _ranks(other[known])
-    shows = truth[known] == 1
+    counted = np.flatnonzero(truth != 0)
+    rank, rank_other = _ranks(scores[counted]), _ranks(other[counted])
+    shows = truth[counted] == 1
     positive = np.flatnonzero(shows)
     higher = np.flatnonzero((rank <= len(positive)) & (rank < rank_other))
 
     def tiles(chosen: Array) -> tuple[Tile, ...]:
-        found = []
+        strip = []
         for i in chosen[:most]:
-            id_ = ids[known[i]]
-            found.append(Tile(id_, bool(shows[i]), int(rank[i]), int(rank_other[i])))
-        return tuple(found)
+            id_ = ids[counted[i]]
+            strip.append(
+                Tile(id_, bool(shows[i]), int(rank[i]), int(rank_other[i]))
+            )
+        return tuple(strip)
 
     return Strips(
         first=tiles(np.argsort(rank)),
@@ -125,14 +127,14 @@ class SettingPictures:
     @property
     def examples(self) -> dict[str, int]:
         """A picture that shows the class, for each class that has one."""
-        found: dict[str, int] = {}
+        by_class: dict[str, int] = {}
         for pictures in self.classes:
             forward, gradient = pictures.sides
             for tile in (*gradient.strips.first, *forward.strips.first):
                 number = self.numbers[tile.id]
                 if tile.shows and isinstance(number, int):
-                    found.setdefault(pictures.name, number)
-        return found
+                    by_class.setdefault(pictures.name, number)
+        return by_class
 
     @property
     def missing(self) -> int:
@@ -280,7 +282,7 @@ def match_ids(rows: Sequence[Row], dataset: str, ids: Sequence[str]) -> dict[str
         folder: by_id for folder, by_id in complete.items() if dataset in folder.lower()
     }
     for candidates in (named_after, complete):
-        # the same contents in two folders are as good as one
+        # folders with the same contents count once
         by_contents = {}
         for by_id in candidates.values():
             by_contents[tuple(by_id[id_].sha256 for id_ in ids)] = by_id

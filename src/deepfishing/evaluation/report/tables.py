@@ -184,8 +184,8 @@ class Comparison:
     def detailed(self) -> list[Line]:
         """The lines that the table of classes has: the best ones, and those of the paper's."""
         best = [self.best] if self.best else []
-        shown = {*ALWAYS_SHOWN, *(line.feature for line in (*self.compared, *best))}
-        return [line for line in self.measured if line.feature in shown]
+        features = {*ALWAYS_SHOWN, *(line.feature for line in (*self.compared, *best))}
+        return [line for line in self.measured if line.feature in features]
 
     def row_of(self, line: Line) -> Result:
         """Return the row that a line was made of."""
@@ -326,14 +326,14 @@ def formulas(
     features: Iterable[str], rows: Iterable[Result] = ()
 ) -> list[tuple[str, str]]:
     """Return explanations of titles that are not names of features; for `auto` its choice."""
-    found = []
+    lines = []
     for name in dict.fromkeys(features):
         if title(name) != name:
-            found.append((title(name), name))
+            lines.append((title(name), name))
     for row in rows:
         if row.get("auto"):
-            found.append((row["feature"], choice_text(row["auto"])))
-    return found
+            lines.append((row["feature"], choice_text(row["auto"])))
+    return lines
 
 
 def choice_text(choice: Mapping[str, Any]) -> str:

@@ -241,15 +241,15 @@ def _easiest_and_hardest(row: Result) -> str:
 
 def _few_labels(points: Sequence[Result]) -> str:
     """Report how many photos `auto` recognises with the fewest labels and with the most."""
-    shown = []
+    parts = []
     for point in points:
         is_auto = point["series"] == AUTO and point["y_axis"] == ACCURACY
         if is_auto and point["y"] is not None and point["x"] is not None:
-            shown.append(point)
-    if len(shown) < 2:
+            parts.append(point)
+    if len(parts) < 2:
         return ""
-    few = min(shown, key=lambda point: point["x"])
-    many = max(shown, key=lambda point: point["x"])
+    few = min(parts, key=lambda point: point["x"])
+    many = max(parts, key=lambda point: point["x"])
     return (
         f" With {_counted(few['x'], few['x_axis'])} {few['y']:.0f} of 100 are recognised, "
         f"with {many['x']}, {many['y']:.0f}."
@@ -276,10 +276,13 @@ def _ends(gain: Gain) -> str:
 def _split_words(panel: Panel, chart: Chart, splits: Sequence[GainSplit]) -> Paragraph:
     """Return the three rows with the fewest labels, and those with `SECOND_EXAMPLE` labels."""
     figure = chart.y_axis.removesuffix(", %")
-    first, *others = splits
-    shown = [first, *(split for split in others if split.labels == SECOND_EXAMPLE)]
+    first, *other_splits = splits
+    shown_splits = [
+        first,
+        *(split for split in other_splits if split.labels == SECOND_EXAMPLE),
+    ]
     words: Paragraph = ()
-    for split in shown:
+    for split in shown_splits:
         space = " " if words else ""
         words += (
             f"{space}With {_counted(split.labels or 0, panel.x_axis)}, ",
