@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from deepfishing.cli.summaries import (
 )
 from deepfishing.errors import DatasetError, check_choice
 from deepfishing.evaluation.experiment import Protocol
-from deepfishing.evaluation.measure import measure
+from deepfishing.evaluation.measure import Measured, measure
 from deepfishing.evaluation.record import PROTOCOLS, TABLE
+from deepfishing.evaluation.report.sheet import Sheet
 from deepfishing.evaluation.report.sheets import curve_sheets, table_sheets
 from deepfishing.evaluation.report.tables import comparison
 from deepfishing.evaluation.report.text import terminal
@@ -50,9 +52,9 @@ def run_reproduce(args: Reproduce) -> None:
     """Run `deepfish reproduce`."""
     # options are checked before torch is loaded
     record = find_record(args.dataset)
-    protocols = (
-        record.protocols if args.protocol is None else tuple(args.protocol.split(","))
-    )
+    protocols: tuple[str, ...] = record.protocols
+    if args.protocol is not None:
+        protocols = tuple(args.protocol.split(","))
     for name in protocols:
         check_choice("protocol", name, PROTOCOLS)
     if args.features is not None or TABLE in protocols:
@@ -82,31 +84,30 @@ def run_reproduce(args: Reproduce) -> None:
             on_failure=left_out.__setitem__,
         )
     if args.as_json:
-        for row in (
-            *measured.rows,
-            *(point for curve in measured.points.values() for point in curve),
-        ):
+        for row in chain(measured.rows, *measured.points.values()):
             print_json(row)
         return
     print_left_out(left_out.values())
     if args.dataset == "folder" and args.data is not None:
         print_ignored_files(passed_over_in(args.data))
-    sheets = []
-    if measured.rows:
-        sheets += table_sheets(
-            comparison(measured.rows, measured.gains), measured.split, medium="terminal"
-        )
-    for points in measured.points.values():
-        sheets += curve_sheets(points, medium="terminal")
-    renderables: list[RenderableType] = [
-        *map(terminal, sheets),
-        *map(Text, measured.words),
-    ]
-    for part in renderables:
-        Console().print(Escaped(part))
-        print_line()
+    _print_tables(measured)
     print_line(f"report   {measured.page}")
     print_next(("deepfish", "serve", out))
+
+
+def _print_tables(measured: Measured) -> None:
+    """Print the tables and sentences of the report."""
+    sheets: list[Sheet] = []
+    if measured.rows:
+        table = comparison(measured.rows, measured.gains)
+        sheets += table_sheets(table, measured.split, medium="terminal")
+    for points in measured.points.values():
+        sheets += curve_sheets(points, medium="terminal")
+    parts: list[RenderableType] = [terminal(sheet) for sheet in sheets]
+    parts += [Text(sentence) for sentence in measured.words]
+    for part in parts:
+        Console().print(Escaped(part))
+        print_line()
 
 
 def load_dataset(
@@ -122,12 +123,16 @@ def load_dataset(
             )
     if "into" in record.options:
         given["into"] = out / "data"
-    folder = data or (out / "data" if record.embedded else fetched_data(record.name))
+    folder = data
+    if folder is None and record.embedded:
+        folder = out / "data"
+    elif folder is None:
+        folder = fetched_data(record.name)
     if folder is None:
-        fetch = f", or run `deepfish fetch {record.name}`" * bool(record.files)
-        raise DatasetError(
-            f"{record.name} needs its folder, got none; pass --data FOLDER{fetch}"
-        )
+        problem = f"{record.name} needs its folder, got none; pass --data FOLDER"
+        if record.files:
+            problem += f", or run `deepfish fetch {record.name}`"
+        raise DatasetError(problem)
     dataset = replace(record.read(folder, **given), measure=record.measure)
     sizes = len(dataset.train), len(dataset.test)
     if record.sizes and sizes != record.sizes and not {"train", "test"} & set(given):

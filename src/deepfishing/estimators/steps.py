@@ -128,18 +128,16 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if self._width is None:  # measured on one grey pixel
             grey = [np.zeros((1, 1, 3), dtype=np.uint8)]
-            feature = extract(self.network_, grey, self.feature_, engine="torch")[
-                self.feature_
-            ]
+            features = extract(self.network_, grey, self.feature_, engine="torch")
+            feature = features[self.feature_]
             if isinstance(feature, RankOne):
                 raise FeatureError(
                     f"{self.feature_} is a gradient and has no columns; put "
                     "deepfishing.estimators.Project behind it, which has"
                 )
             self._width = feature.shape[1]
-        return np.array(
-            [f"{self.feature_}_{i}" for i in range(self._width)], dtype=object
-        )
+        names = [f"{self.feature_}_{i}" for i in range(self._width)]
+        return np.array(names, dtype=object)
 
     def __sklearn_clone__(self) -> Self:
         # a network is frozen, so clones share it instead of copying its weights for each fold
@@ -161,7 +159,9 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
     and `form_`: kind and widths.
     """
     combined = isinstance(X, RankOne | Combination)
-    form = _form(X) if combined else "an array"
+    form = "an array"
+    if combined:
+        form = _form(X)
     if not reset and estimator.form_ != form:
         raise FeatureError(
             f"{type(estimator).__name__} was fitted on {estimator.form_}, got {form}; "
@@ -178,9 +178,8 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
     if reset:
         estimator.form_ = form
         if combined:
-            estimator.n_features_in_ = sum(
-                math.prod(leaf.shape[1:]) for leaf in leaves(X)
-            )
+            widths = [math.prod(leaf.shape[1:]) for leaf in leaves(X)]
+            estimator.n_features_in_ = sum(widths)
     checked: Comparable = X
     return checked
 
@@ -188,12 +187,14 @@ def check_features(estimator: Any, X: Any, reset: bool) -> Comparable:
 def _form(X: Comparable) -> str:
     if isinstance(X, Combination):
         return f"{type(X).__name__} of {' and '.join(map(_form, X.parts))}"
-    kind = "RankOne" if isinstance(X, RankOne) else "array"
-    return f"{kind} (n, {', '.join(map(str, X.shape[1:]))})"
+    widths = ", ".join(map(str, X.shape[1:]))
+    if isinstance(X, RankOne):
+        return f"RankOne (n, {widths})"
+    return f"array (n, {widths})"
 
 
 class _OneFeature(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    _dtypes: tuple[str, ...] = ("float64", "float32")  # that come out as they came in
+    _dtypes: tuple[str, ...] = ("float64", "float32")  # which `transform` preserves
 
     def _check(self, X: Any, reset: bool) -> Rows:
         X = check_features(self, X, reset)
@@ -216,7 +217,7 @@ class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
     _function: str
 
     def fit(self, X: Rows, y: Any = None) -> Self:
-        """Learn what there is to learn from the features of the training images."""
+        """Fit the recipe to the features of the training images."""
         X = self._check(X, reset=True)
         self.state_ = self._recipe(X).fit(_factors(X)).state
         return self
@@ -230,12 +231,17 @@ class _RecipeStep(OneToOneFeatureMixin, _OneFeature):  # type: ignore[misc]
 
     def _recipe(self, X: Rows) -> Recipe:
         (number,) = self.get_params().values()
-        feature = parse_feature("dW8" if isinstance(X, RankOne) else "x7")
+        name = "x7"
+        if isinstance(X, RankOne):
+            name = "dW8"
+        feature = parse_feature(name)
         return apply(self._function, leaf(feature), number)
 
 
 def _factors(X: Rows) -> dict[str, Array]:
-    return {"x7": X.x, "delta8": X.delta} if isinstance(X, RankOne) else {"x7": X}
+    if isinstance(X, RankOne):
+        return {"x7": X.x, "delta8": X.delta}
+    return {"x7": X}
 
 
 class Power(_RecipeStep):
