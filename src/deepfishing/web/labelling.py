@@ -223,13 +223,13 @@ class Labelling:
         skipped = [self.gallery.collection.row_of(id_) for id_ in body.skip]
         passed_over = [row for row in skipped if row is not None]
         is_open[passed_over] = False
-        if rows is not None:
-            is_open = is_open[rows]
-        left = int(is_open.sum())
         if rows is None:
+            left = int(is_open.sum())
             open_rows = [row for row in self.learner.next_rows() if is_open[row]]
         else:
-            open_rows = self.learner.choose_among(rows[is_open[rows]], passed_over)
+            candidates = rows[is_open[rows]]
+            left = len(candidates)
+            open_rows = self.learner.choose_among(candidates, passed_over)
         if not open_rows and left:  # the queue is used up, or not made yet
             open_rows = self.learner.choose_among(np.flatnonzero(is_open), passed_over)
         if not open_rows:
