@@ -79,9 +79,7 @@ def strips(
         strip = []
         for i in chosen[:most]:
             id_ = ids[counted[i]]
-            strip.append(
-                Tile(id_, bool(shows[i]), int(rank[i]), int(rank_other[i]))
-            )
+            strip.append(Tile(id_, bool(shows[i]), int(rank[i]), int(rank_other[i])))
         return tuple(strip)
 
     return Strips(
