@@ -53,22 +53,19 @@ class Map:
     clusters: tuple[Cluster, ...]
 
     def records(self, photos: Searcher) -> list[dict[str, object]]:
-        """Place and group of every photo."""
-        places, group = self.places.round(4).tolist(), (self.cluster + 1).tolist()
-        names = [
-            photos.collection.table.column(name).to_pylist() for name in ("path", "id")
-        ]
-        rows = zip(*names, photos.collection.content.tolist(), strict=True)
-        return [
-            {
-                "path": path,
-                "id": id_,
-                "x": places[n][0],
-                "y": places[n][1],
-                "group": group[n],
-            }
-            for path, id_, n in rows
-        ]
+        """Return place and group of every photo."""
+        places = self.places.round(4).tolist()
+        groups = (self.cluster + 1).tolist()
+        paths = photos.collection.table.column("path").to_pylist()
+        ids = photos.collection.table.column("id").to_pylist()
+        records: list[dict[str, object]] = []
+        for row, content in enumerate(photos.collection.content.tolist()):
+            x, y = places[content]
+            group = groups[content]
+            records.append(
+                {"path": paths[row], "id": ids[row], "x": x, "y": y, "group": group}
+            )
+        return records
 
 
 def make_map(
@@ -87,34 +84,40 @@ def make_map(
     for number, name in enumerate(names):
         members = np.flatnonzero(cluster == number)
         x, y = places[members].mean(axis=0).tolist()
-        some = members[sample(len(members), MEMBERS)]
-        typical = some[gram(photos.features.of(some)).mean(axis=0).argmax()]
+        drawn = members[sample(len(members), MEMBERS)]
+        similarity = gram(photos.features.of(drawn)).mean(axis=0)
+        typical = drawn[similarity.argmax()]
         described.append(Cluster(name, len(members), x, y, int(typical)))
         progress("naming", number + 1, len(names))
     return Map(places, cluster, tuple(described))
 
 
-def write_map(path: Path, found: Map, photos: Searcher) -> int:
-    """Write the map as one HTML file without scripts; how many typical photos are gone.
+def write_map(path: Path, map_: Map, photos: Searcher) -> int:
+    """Write the map as one HTML file without scripts; return how many typical photos are missing.
 
     Dots are one picture; the typical photo of each cluster is on top, with its name.
     """
     # takes a while to load
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    clusters, gone = [], 0
-    at = _apart(np.array([[one.x, one.y] for one in found.clusters]))
-    for number, one in enumerate(found.clusters):
-        picture = photos.collection[int(photos.collection.rows_of(one.typical)[0])]
-        content, photo = photos.photo(picture.id), ""
-        with contextlib.suppress(ImageError):
-            photo = square_uri(ImageBytes(picture.id, content), SIDE) if content else ""
-        gone += not photo
-        left, top = (100 * (MARGIN + (1 - 2 * MARGIN) * at[number])).round(2).tolist()
+    clusters = []
+    missing = 0
+    places = _apart(np.array([[cluster.x, cluster.y] for cluster in map_.clusters]))
+    percent = (100 * (MARGIN + (1 - 2 * MARGIN) * places)).round(2).tolist()
+    for number, cluster in enumerate(map_.clusters):
+        row = photos.collection.rows_of(cluster.typical)[0]
+        picture = photos.collection[int(row)]
+        photo = _photo_uri(photos, picture.id)
+        if not photo:
+            missing += 1
+        count = f"{cluster.photos:,} photos"
+        if cluster.photos == 1:
+            count = "1 photo"
+        left, top = percent[number]
         clusters.append(
             {
-                "name": one.name,
-                "count": f"{one.photos:,} photo{'s' * (one.photos != 1)}",
+                "name": cluster.name,
+                "count": count,
                 "left": left,
                 "top": top,
                 "colour": "#{:02x}{:02x}{:02x}".format(*_colour(number)),
@@ -128,18 +131,28 @@ def write_map(path: Path, found: Map, photos: Searcher) -> int:
     )
     text = page.get_template("map.html.j2").render(
         title=photos.store.folder.name,
-        photos=f"{len(found.places):,} photos",
+        photos=f"{len(map_.places):,} photos",
         recipe=photos.recipe.title,
-        dots=data_uri(_dots(found), "PNG"),
+        dots=data_uri(_dots(map_), "PNG"),
         clusters=clusters,
     )
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
-    return gone
+    return missing
+
+
+def _photo_uri(photos: Searcher, id_: str) -> str:
+    """Return a photo as a data URI, or '' if its file is missing or cannot be read."""
+    content = photos.photo(id_)
+    if not content:
+        return ""
+    with contextlib.suppress(ImageError):
+        return square_uri(ImageBytes(id_, content), SIDE)
+    return ""
 
 
 def _apart(places: Array) -> Array:
-    """Places moved until photos and names do not cover each other, if there is room."""
+    """Return places that are moved until photos and names do not overlap, if there is room."""
     places = places.copy()
     for _ in range(200):
         gap = places[:, None] - places[None]
@@ -152,22 +165,21 @@ def _apart(places: Array) -> Array:
     return places
 
 
-def _dots(found: Map) -> Image.Image:
-    """Every content as a dot in the colour of its cluster, smaller if there are many."""
-    radius = float(np.clip(180 / np.sqrt(len(found.places)), 1.0, 7.0))
+def _dots(map_: Map) -> Image.Image:
+    """Draw every content as a dot in the colour of its cluster, smaller if there are many."""
+    radius = float(np.clip(180 / np.sqrt(len(map_.places)), 1.0, 7.0))
     image = Image.new("RGBA", (WIDE, HIGH), (0, 0, 0, 0))
     draw = ImageDraw.Draw(image)
-    for (x, y), number in zip(
-        found.places.tolist(), found.cluster.tolist(), strict=True
-    ):
-        at = 8 + x * (WIDE - 16), 8 + y * (HIGH - 16)
-        draw.circle(at, radius, (*_colour(number), 200))
+    clusters = map_.cluster.tolist()
+    for (x, y), number in zip(map_.places.tolist(), clusters, strict=True):
+        centre = 8 + x * (WIDE - 16), 8 + y * (HIGH - 16)
+        draw.circle(centre, radius, (*_colour(number), 200))
     return image
 
 
 def _colour(number: int) -> tuple[int, int, int]:
-    """Colours that are far apart for numbers that are close, legible on light and dark."""
-    red, green, blue = colorsys.hls_to_rgb(
-        number * 0.381966 % 1, 0.45 + 0.1 * (number % 2), 0.6
-    )
+    """Return a colour that is far from those of close numbers, legible on light and dark."""
+    hue = number * 0.381966 % 1
+    lightness = 0.45 + 0.1 * (number % 2)
+    red, green, blue = colorsys.hls_to_rgb(hue, lightness, 0.6)
     return round(255 * red), round(255 * green), round(255 * blue)

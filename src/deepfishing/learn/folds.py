@@ -50,7 +50,7 @@ class Folds:
         return fewest >= self.count
 
     def __iter__(self) -> Iterator[tuple[Array, Array]]:
-        """Rows to train on and rows to hold out, fold by fold; none where all are one group."""
+        """Yield rows to train on and rows to hold out, by fold; none where all are one group."""
         for fold in range(self.count):
             held = np.flatnonzero(self.number == fold)
             train = np.flatnonzero(self.number != fold)
@@ -66,9 +66,11 @@ class Folds:
         for side, groups in sides.items():
             n_groups = int(groups[column])
             if n_groups < self.count:
-                what = "group" if n_groups == 1 else "groups"
+                noun = "groups"
+                if n_groups == 1:
+                    noun = "group"
                 return (
-                    f"{NOT_MEASURABLE}: {side} are {n_groups} {what} of similar photos, and "
+                    f"{NOT_MEASURABLE}: {side} are {n_groups} {noun} of similar photos, and "
                     f"{self.count} folds need {self.count}"
                 )
         return ""
@@ -80,7 +82,7 @@ def make_folds(
     folds: int = FOLDS,
     seed: int = 0,
 ) -> Folds:
-    """Deal images out to folds: whole groups, every class spread as evenly as they allow.
+    """Assign images to folds: whole groups, every class spread as evenly as they allow.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ def make_folds(
     folds : int
         At least 2.
     seed : int
-        Of the order in which groups of one class are dealt out.
+        Of the order in which groups of one class are assigned.
     """
     labels = np.asarray(labels)
     if labels.ndim != 2:
@@ -106,9 +108,9 @@ def make_folds(
     class_of_group = np.full(len(sizes), labels.shape[1])
     np.minimum.at(class_of_group, group, rarest)
     shuffled = np.random.default_rng(seed).permutation(len(sizes))
-    # class by class, in each the large groups first: the small ones even out what they leave
+    # class by class, in each the large groups first: the small ones even out the differences
     order = shuffled[np.lexsort((-sizes[shuffled], class_of_group[shuffled]))]
-    fold_of_group = _deal(order, class_of_group, sizes, folds)
+    fold_of_group = _assign(order, class_of_group, sizes, folds)
     return Folds(
         fold_of_group[group],
         folds,
@@ -138,9 +140,8 @@ def read_groups(
         x = l2_normalize(find_embedding(read(rows)))
         if len(keys) > EXACT_IMAGES:
             if random is None:
-                random = np.random.default_rng(0).normal(
-                    size=(x.shape[1], PROJECTED_NUMBERS)
-                )
+                shape = (x.shape[1], PROJECTED_NUMBERS)
+                random = np.random.default_rng(0).normal(size=shape)
             x = x @ random
         projected.append(x.astype(np.float32))
     return similar_groups(np.concatenate(projected), keys)
@@ -148,10 +149,13 @@ def read_groups(
 
 def find_embedding(arrays: Mapping[str, Array]) -> Array:
     """Return the factor by which images are compared: x7, else the first; positions averaged."""
-    x = np.asarray(
-        arrays[EMBEDDING] if EMBEDDING in arrays else next(iter(arrays.values()))
-    )
-    return x if x.ndim == 2 else x.mean(axis=1)
+    if EMBEDDING in arrays:
+        x = np.asarray(arrays[EMBEDDING])
+    else:
+        x = np.asarray(next(iter(arrays.values())))
+    if x.ndim == 2:
+        return x
+    return np.asarray(x.mean(axis=1))
 
 
 def check_groups(groups: Array | Sequence[int] | None, n: int) -> Array:
@@ -168,7 +172,7 @@ def check_groups(groups: Array | Sequence[int] | None, n: int) -> Array:
 
 
 def _rarest_class(labels: Array, group: Array) -> Array:
-    """The class of each image that the fewest groups have; n_classes where it shows none."""
+    """Return the class of each image that the fewest groups have; n_classes if it has none."""
     counts = _count_groups(labels == 1, group)
     order = np.argsort(counts, kind="stable")
     first_class = np.full(len(labels), labels.shape[1])
@@ -185,14 +189,16 @@ def _count_groups(chosen: Array, group: Array) -> Array:
     return counts
 
 
-def _deal(order: Array, class_of_group: Array, sizes: Array, folds: int) -> Array:
-    """Give each group to the fold with the fewest images of its class, of equals the smallest."""
+def _assign(order: Array, class_of_group: Array, sizes: Array, folds: int) -> Array:
+    """Assign each group to the fold with the fewest images of its class, then the smallest fold."""
     fold_of_group = np.zeros(len(sizes), dtype=int)
     images = [0] * folds
-    current, of_class = -1, [0] * folds
+    of_class = [0] * folds  # images of the current class
+    current_class = -1
     for number in order.tolist():
-        if class_of_group[number] != current:
-            current, of_class = int(class_of_group[number]), [0] * folds
+        if class_of_group[number] != current_class:
+            current_class = int(class_of_group[number])
+            of_class = [0] * folds
         fold = min(range(folds), key=lambda fold: (of_class[fold], images[fold]))
         of_class[fold] += int(sizes[number])
         images[fold] += int(sizes[number])

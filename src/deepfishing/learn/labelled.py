@@ -45,7 +45,7 @@ class Labelled:
     is_split: bool = False
 
     def of(self, images: Sequence[AnImage]) -> tuple[list[AnImage], Array]:
-        """The images that have labels, and these (n, C)."""
+        """Return the images that have labels, and the labels (n, C)."""
         labelled = [image for image in images if image.id in self.rows]
         if not labelled:
             raise DatasetError(
@@ -55,27 +55,30 @@ class Labelled:
         return labelled, np.stack([self.rows[image.id] for image in labelled])
 
     def pool(self, images: Sequence[AnImage]) -> list[AnImage]:
-        """The images, labelled or not, that may be learnt from: not those of other splits."""
+        """Return the images, labelled or not, without those of other splits."""
         train = training_folder([image.id for image in images])
-        found = []
+        pool = []
         for image in images:
             is_in_split = train is None or image.id.startswith(f"{train}/")
             if image.id in self.rows or (is_in_split and not self.is_split):
-                found.append(image)
-        return found
+                pool.append(image)
+        return pool
 
     def unused(self, images: Sequence[_Image]) -> str:
         """Return a line about the images that are not trained on, or ''."""
         others = [image.id for image in images if image.id not in self.rows]
-        words = "image that is" if len(others) == 1 else "images that are"
-        some = f"not used: {len(others):,} {words} not labelled for training, such as "
-        return some + others[0] if others else ""
+        if not others:
+            return ""
+        words = "images that are"
+        if len(others) == 1:
+            words = "image that is"
+        return f"not used: {len(others):,} {words} not labelled for training, such as {others[0]}"
 
 
 def read_labels(
     images: Sequence[_Image], source: Path | None = None, split: str = "trainval"
 ) -> Labelled:
-    """Labels of images: from a source if one is given, else their own, else their folders'.
+    """Return the labels of images: from a source, else their own, else their folders'.
 
     Without a source, where the images are divided into `train` and another split, only those in
     `train` have labels to train on. A source is a .csv, .tsv or .parquet table with the columns
@@ -103,16 +106,16 @@ def read_labels(
             "either; sort them into folders, or pass --labels with a table"
         )
     if train:  # there is another split
-        named = {
-            id_: names for id_, names in named.items() if id_.startswith(f"{train}/")
-        }
+        for id_ in list(named):
+            if not id_.startswith(f"{train}/"):
+                del named[id_]
     return _from_names(named, "the images")
 
 
 def _in_table(
     source: Path, images: Sequence[_Image]
 ) -> dict[str, tuple[str, ...] | None]:
-    """Labels by image, which a row names by its id or by its file."""
+    """Return labels by image; a row names an image by its id or by its file."""
     listed = read_labelled_rows(source)
     matcher = Matcher(images)
     named: dict[str, tuple[str, ...] | None] = {}
@@ -138,7 +141,11 @@ def is_voc(folder: Path) -> bool:
 
 
 def _from_names(named: Mapping[str, tuple[str, ...] | None], origin: str) -> Labelled:
-    classes = tuple(sorted({name for names in named.values() for name in names or ()}))
+    """Return the labels of images as rows of 1 and -1."""
+    all_names: set[str] = set()
+    for names in named.values():
+        all_names.update(names or ())
+    classes = tuple(sorted(all_names))
     if not classes:
         raise DatasetError(f"labels must name a class, got none in {origin}")
     if len(classes) == 1 and all(named.values()):

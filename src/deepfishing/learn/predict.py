@@ -57,7 +57,8 @@ def predict(
     elsewhere now, or for a few images take what an earlier run has kept of it, see `make_encoder`.
     `notice` is called with a line before the network is prepared, which takes a few seconds.
     """
-    settings, resources, none = model.settings, resources or Resources(), np.empty(0)
+    settings = model.settings
+    resources = resources or Resources()
 
     def load() -> Network:
         return settings.load_network(device=resources.device, weights=weights)
@@ -87,21 +88,28 @@ def predict(
             network, model.factors, settings=settings, resources=resources
         )
     for batch in encode(images):
-        predictions = [
-            Prediction(i, none, none, reason) for i, reason in batch.failures.items()
-        ]
+        predictions = []
+        for index, reason in batch.failures.items():
+            predictions.append(_failed(index, reason))
         if batch.indices:
             scores = model.scores(batch.factors)
             probabilities = model.svm.calibrate(scores)
             zero = zero_gradients(batch.factors)
             for row, index in enumerate(batch.indices):
-                if np.isfinite(scores[row]).all():
-                    values = scores[row], probabilities[row]
-                    is_zero = bool(zero[row])
-                    predictions.append(
-                        Prediction(index, *values, has_zero_gradient=is_zero)
-                    )
-                else:
+                if not np.isfinite(scores[row]).all():
                     reason = f"features are not finite: {images[index]}"
-                    predictions.append(Prediction(index, none, none, reason))
+                    predictions.append(_failed(index, reason))
+                    continue
+                prediction = Prediction(
+                    index,
+                    scores[row],
+                    probabilities[row],
+                    has_zero_gradient=bool(zero[row]),
+                )
+                predictions.append(prediction)
         yield from sorted(predictions, key=lambda prediction: prediction.index)
+
+
+def _failed(index: int, reason: str) -> Prediction:
+    """Return the prediction of an image that cannot be used."""
+    return Prediction(index, np.empty(0), np.empty(0), reason)

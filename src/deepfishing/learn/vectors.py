@@ -36,40 +36,45 @@ class Vectors:
     def fit(cls, sample: Comparable, m: int, seed: int = 0) -> Vectors:
         """Find principal axes of these images; about m numbers per vector."""
         projections: list[Projection] = []
-        # a product keeps m numbers of what is below it; the parts of a sum share them
-        shared = max(
-            1, sum(isinstance(part, RankOne) for part in getattr(sample, "parts", ()))
-        )
-        each = m // shared if isinstance(sample, KernelSum) else m
+        # a product has m numbers; the gradients of a sum share them
+        each = m
+        if isinstance(sample, KernelSum):
+            gradients = [part for part in sample.parts if isinstance(part, RankOne)]
+            each = m // max(1, len(gradients))
 
         def project(gradients: RankOne, g: float | None = None) -> Array:
+            projection: Projection
             if g is None:
-                projections.append(fit_projection("principal", gradients, each, seed))
+                projection = fit_projection("principal", gradients, each, seed)
             else:
-                projections.append(
-                    Nystroem.fit(gradients, min(each, MAX_LANDMARKS), seed, g)
-                )
-            return projections[-1](gradients)
+                landmarks = min(each, MAX_LANDMARKS)
+                projection = Nystroem.fit(gradients, landmarks, seed, g)
+            projections.append(projection)
+            return projection(gradients)
 
         _vectors(sample, project)
         return cls(tuple(projections))
 
     def __call__(self, features: Comparable) -> Array:
-        """Vectors (n, m) in single precision."""
-        left = iter(self.projections)
-        return _vectors(features, lambda gradients, g=None: next(left)(gradients))
+        """Return vectors (n, m) in single precision."""
+        projections = iter(self.projections)
+
+        def project(gradients: RankOne, g: float | None = None) -> Array:
+            return next(projections)(gradients)
+
+        return _vectors(features, project)
 
     def state(self) -> dict[str, Array]:
         """Return all arrays, by names that begin with the number of their projection."""
-        return {
-            f"{number}/{name}": values
-            for number, project in enumerate(self.projections)
-            for name, values in project.state().items()
-        }
+        state = {}
+        for number, projection in enumerate(self.projections):
+            for name, values in projection.state().items():
+                state[f"{number}/{name}"] = values
+        return state
 
     @classmethod
     def restore(cls, state: Mapping[str, Array]) -> Vectors:
-        """The map whose `state` this is."""
+        """Return the map of a `state`."""
         states: dict[int, dict[str, Array]] = {}
         for key, values in state.items():
             number, _, name = key.partition("/")
@@ -78,6 +83,7 @@ class Vectors:
 
 
 def _vectors(value: Comparable, project: Callable[..., Array]) -> Array:
+    """Return vectors of features; `project` projects gradients."""
     if isinstance(value, KernelRBF):
         inner = l2_normalize(_vectors(value.parts[0], project))
         ones = np.ones((len(inner), 1), dtype=np.float32)
