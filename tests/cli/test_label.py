@@ -56,6 +56,15 @@ def test_a_class_is_renamed_or_merged_also_where_it_is_a_folder(
     assert set(labels_in(deepfish, store, tmp_path).values()) == {"light"}
 
 
+def test_a_class_that_is_not_there_is_not_renamed(deepfish, store, tmp_path):
+    before = labels_in(deepfish, store, tmp_path)
+    ran = deepfish("label", store, "--rename", "drak", "light")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "got 'drak'; did you mean dark?" in ran.err
+    assert labels_in(deepfish, store, tmp_path) == before
+    assert deepfish("label", store, "--log").out == ""
+
+
 def test_training_curating_and_searching_take_the_corrections(deepfish, store, fixes):
     rows = "".join(f"light/{n}.jpg,grey\n" for n in range(4))
     fixes.write_text(f"path,label\n{rows}")

@@ -17,7 +17,7 @@ from deepfishing.cli.progress import progress_bar
 from deepfishing.cli.summaries import (
     print_left_out,
 )
-from deepfishing.errors import OptionError
+from deepfishing.errors import OptionError, did_you_mean
 from deepfishing.extraction.relabel import export_labels, label_images
 from deepfishing.learn.zero_shot import suggest_labels
 from deepfishing.store import Store
@@ -81,6 +81,13 @@ def run_label(args: Label) -> None:
             reasons = [f"{name} ({reason})" for name, reason in done.unmatched.items()]
             print_left_out(reasons, ", see --json", word="matches no image")
     if args.rename is not None:
+        classes = labels.classes(row.labels for row in opened.labelled_rows())
+        if args.rename[0] not in classes:
+            hint = did_you_mean(args.rename[0], classes)
+            raise OptionError(
+                f"--rename needs a class of {args.store}, got {args.rename[0]!r}{hint}; "
+                f"`deepfish label {args.store} --out labels.csv` lists them"
+            )
         act = labels.rename_class(*args.rename, origin=ORIGIN)
         document["renamed"] = list(args.rename)
         if act is None:
