@@ -257,6 +257,20 @@ def test_bad_options_of_train_are_one_line(deepfish, shapes, arguments, words):
     assert not (shapes.parent / "model").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
+    deepfish, shapes, model, tmp_path, monkeypatch
+):
+    (tmp_path / "a.txt").write_text("a file")
+    words = "must be a folder that can be written to, got a.txt; choose another"
+    for name in ("train_on_images", "train_on_store"):
+        monkeypatch.setattr(f"deepfishing.cli.train.{name}", None)
+    ran = deepfish("train", shapes, "a.txt", "--weights", "random")
+    assert (ran.code, ran.err) == (1, f"deepfish: MODEL {words}\n")
+    ran = deepfish("predict", model, shapes / "test", "--copy-into", "a.txt")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"deepfish: --copy-into {words}\n"
+
+
 def test_bad_input_of_predict_is_one_line(deepfish, shapes, model, tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     for arguments, words in [

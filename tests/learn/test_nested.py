@@ -109,3 +109,28 @@ def test_a_fixed_recipe_and_cost_have_the_plain_cross_validated_ap():
     fitted = parse_recipe("x7", LAYERS).fit(arrays)(arrays)
     plain = train_svm(fitted, labels, 1.0, calibrated=True, groups=groups)
     np.testing.assert_allclose(model.svm.ap, plain.ap)
+
+
+def test_the_accuracy_is_of_the_classes_that_can_be_held_out():
+    arrays, labels = noise(2, 30)
+    rare = -np.ones((30, 1), int)
+    rare[:2], labels[:2] = 1, -1
+    labels = np.hstack([labels, rare])
+    model = train_model(
+        "x7", arrays, labels, "abc", settings=SETTINGS, groups=np.arange(30)
+    )
+    fold_of = make_folds(labels, np.arange(30)).number
+    x = parse_recipe("x7", LAYERS).fit(arrays)(arrays)
+    K = gram(x)
+    right = []
+    for row in range(2, 30):
+        rest = np.flatnonzero(fold_of != fold_of[row])
+        score = []
+        for column in range(2):
+            svm = SVC(C=1, kernel="precomputed")
+            svm.fit(K[np.ix_(rest, rest)], labels[rest, column])
+            score.append(svm.decision_function(K[row : row + 1, rest])[0])
+        right.append(labels[row, int(np.argmax(score))] == 1)
+    found = model.training["accuracy"]
+    assert found["classes"] == 2
+    assert found["accuracy"] == pytest.approx(100 * np.mean(right), abs=0.01)

@@ -38,7 +38,7 @@ from deepfishing.learn.sorting import (
     folder_names,
     sort_photo,
 )
-from deepfishing.util.files import check_out, write_records
+from deepfishing.util.files import check_folder, check_out, write_records
 
 if TYPE_CHECKING:
     from deepfishing.images.item import Item
@@ -61,6 +61,7 @@ def run_predict(args: Predict) -> None:
     if args.top < 1:
         raise OptionError(f"--top must be at least 1, got {args.top}")
     check_out(args.out)
+    check_folder(args.copy_into, "--copy-into")
     if args.copy_into is not None:
         for source in args.images:
             check_target(args.copy_into, Path(source))

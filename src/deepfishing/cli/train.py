@@ -33,6 +33,7 @@ from deepfishing.learn.training import train_on_images, train_on_store
 from deepfishing.learn.zero_shot import zero_shot_model
 from deepfishing.store import Store
 from deepfishing.store.manifest import MANIFEST, find_store
+from deepfishing.util.files import check_folder
 
 if TYPE_CHECKING:
     from deepfishing.learn.model import Model
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 def run_train(args: Train) -> None:
     """Run `deepfish train`."""
+    check_folder(args.model, "MODEL")
     C: float | str = 1.0
     if args.cost:
         C = _number(args.cost)
@@ -136,11 +138,14 @@ def _number(text: str) -> float | str:
         return text
 
 
-def _accuracy_text(accuracy: dict[str, Any]) -> str:
+def _accuracy_text(accuracy: dict[str, Any], classes: int) -> str:
     low, high = accuracy["interval"]
+    known = accuracy["classes"]
+    among = "" if known == classes else f" among the {known} measurable classes"
     return (
-        f"cross-validated accuracy {accuracy['accuracy']:.1f} % ({low:.1f} to {high:.1f}); "
-        f"always the commonest class: {accuracy['commonest']:.1f} %"
+        f"cross-validated accuracy{among} {accuracy['accuracy']:.1f} % "
+        f"({low:.1f} to {high:.1f}); always the commonest class: "
+        f"{accuracy['commonest']:.1f} %"
     )
 
 
@@ -169,7 +174,7 @@ def _print_summary(
         )
     accuracy = model.training.get("accuracy")
     if accuracy:
-        print_line(_accuracy_text(accuracy))
+        print_line(_accuracy_text(accuracy, len(model.classes)))
     title = parse_recipe(model.recipe).title
     if title != model.recipe:
         print_line(f"{title} = {model.recipe}")

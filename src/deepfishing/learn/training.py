@@ -342,22 +342,28 @@ class Task:
     ) -> dict[str, float | list[float]]:
         """Return the accuracy of held-out scores (n, C), in percent, with its interval.
 
-        Beside it stands what the commonest class would get if it were always the answer. Empty
-        where images have several classes, or a class cannot be held out.
+        Beside it stands what the commonest class would get if it were always the answer. Images of
+        classes that cannot be held out do not count. Empty where images have several classes.
         """
         labels = np.asarray(self.labels)
-        is_known = folds is not None and folds.measurable.all()
-        if held_out is None or not is_known or not has_one_class(labels):
+        if held_out is None or folds is None or not has_one_class(labels):
             return {}
-        if not np.isfinite(held_out).all():
+        measurable = folds.measurable
+        kept = (labels[:, measurable] == 1).any(axis=1)
+        scores = held_out[kept][:, measurable]
+        if not kept.any() or not np.isfinite(scores).all():
             return {}
-        found = measure_accuracy(labels, held_out, self.classes, groups=self.groups)
+        truth = labels[kept][:, measurable]
+        names = [self.classes[column] for column in np.flatnonzero(measurable)]
+        groups = check_groups(self.groups, len(labels))[kept]
+        found = measure_accuracy(truth, scores, names, groups=groups)
         if found is None:
             return {}
         return {
             "accuracy": round(found.top1, 2),
             "interval": [round(limit, 2) for limit in found.top1_interval],
-            "commonest": round(100 * float((labels == 1).mean(axis=0).max()), 2),
+            "commonest": round(100 * float((truth == 1).mean(axis=0).max()), 2),
+            "classes": len(names),
         }
 
     def model(

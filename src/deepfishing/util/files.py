@@ -135,6 +135,19 @@ def check_out(
         )
 
 
+def check_folder(path: Path | None, what: str) -> None:
+    """Refuse a folder that cannot be made or written to, before any work."""
+    if path is None:
+        return
+    nearest = path.absolute()
+    while not nearest.exists():
+        nearest = nearest.parent
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise OptionError(
+            f"{what} must be a folder that can be written to, got {path}; choose another"
+        )
+
+
 def write_records(
     path: Path | None, records: Sequence[Mapping[str, Any]], columns: Sequence[str]
 ) -> None:
