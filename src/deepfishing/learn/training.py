@@ -354,7 +354,11 @@ class Task:
         if not kept.any() or not np.isfinite(scores).all():
             return {}
         truth = labels[kept][:, measurable]
-        names = [self.classes[column] for column in np.flatnonzero(measurable)]
+        names = [
+            name
+            for name, is_known in zip(self.classes, measurable, strict=True)
+            if is_known
+        ]
         groups = check_groups(self.groups, len(labels))[kept]
         found = measure_accuracy(truth, scores, names, groups=groups)
         if found is None:
