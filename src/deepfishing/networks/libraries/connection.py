@@ -65,7 +65,7 @@ def _constants() -> Any:
 
 def _is_reachable(address: str) -> bool:
     parts = urllib.parse.urlsplit(address)
-    if parts.scheme in urllib.request.getproxies():
+    if {parts.scheme, "all"} & urllib.request.getproxies().keys():
         return True  # a proxy's connection cannot be judged from here
     port = parts.port or socket.getservbyname(parts.scheme)
     try:

@@ -303,17 +303,9 @@ def read_processor(processor: Any) -> Preprocess:
             f"{name} must resize images and not pad them, got do_resize {processor.do_resize}; "
             "give wrap(module, preprocess=Preprocess(...))"
         )
-    size = dict(processor.size)
-    if name.startswith("Levit") and size.get("shortest_edge"):
-        size["shortest_edge"] = int(size["shortest_edge"] * 256 / 224)  # as it does
-    crop = (
-        dict(processor.crop_size or {})
-        if getattr(processor, "do_center_crop", False)
-        else {}
-    )
-    fit, side, square = _geometry(
-        size, crop, getattr(processor, "crop_pct", None), name
-    )
+    size, crop = _target_size(processor), _crop_size(processor)
+    crop_share = getattr(processor, "crop_pct", None)
+    fit, side, square = _geometry(size, crop, crop_share, name)
     mean, std = _normalisation(processor)
     preprocess = Preprocess(
         size=square,
@@ -335,14 +327,27 @@ def read_processor(processor: Any) -> Preprocess:
     return preprocess
 
 
+def _target_size(processor: Any) -> dict[str, Any]:
+    """Return the size that images are resized to."""
+    size = dict(processor.size)
+    if type(processor).__name__.startswith("Levit") and size.get("shortest_edge"):
+        size["shortest_edge"] = int(size["shortest_edge"] * 256 / 224)  # as it does
+    return size
+
+
+def _crop_size(processor: Any) -> dict[str, Any]:
+    """Return the size that images are cropped to; nothing if they are not."""
+    if not getattr(processor, "do_center_crop", False):
+        return {}
+    return dict(processor.crop_size or {})
+
+
 def _normalisation(processor: Any) -> tuple[Three, Three]:
     """Return mean and deviation, in the order of the channels that the network takes."""
     mean, std = np.zeros(3), np.ones(3)
     if processor.do_normalize:
-        mean, std = (
-            np.array(_three(processor.image_mean)),
-            np.array(_three(processor.image_std)),
-        )
+        mean = np.array(_three(processor.image_mean))
+        std = np.array(_three(processor.image_std))
     # two settings of EfficientNet: values from -1, and a second division
     if getattr(processor, "rescale_offset", False):
         mean = mean + 1
