@@ -28,7 +28,7 @@ from deepfishing.core.kernels import gram
 from deepfishing.core.recipes import parse_recipe
 from deepfishing.evaluation.experiment import Protocol, prepare
 from deepfishing.images.voc import voc_layout
-from deepfishing.learn.auto import choose
+from deepfishing.learn.auto import MIN_POOL, choose
 from deepfishing.learn.leave_one_out import combined_gains, measurable_classes
 from deepfishing.learn.mixtures import (
     LABELS,
@@ -69,6 +69,12 @@ class Collection:
         """Whether each photo shows exactly one class."""
         both = np.concatenate([self.train_labels, self.test_labels])
         return bool(((both == 1).sum(axis=1) == 1).all())
+
+    @property
+    def mixtures(self) -> tuple[Mixture, ...]:
+        """The candidates of `auto`; those that need a pool only if there is one."""
+        has_pool = len(self.pool) >= MIN_POOL
+        return mixtures_for("auto", self.layers, self.train, has_pool)
 
     def kernel(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """The kernel of the training photos, and of the test photos with them."""
@@ -176,8 +182,7 @@ def as_candidate(recipe: str) -> str:
 
 def measure(data: Collection, draws: int, with_candidates: bool) -> Figures:
     """Measure each recipe on the same draws of labels."""
-    mixtures = mixtures_for("auto", data.layers, data.train, has_pool=True)
-    recipes = [mixture.recipe(data.layers) for mixture in mixtures]
+    recipes = [mixture.recipe(data.layers) for mixture in data.mixtures]
     forward = [name for name in FORWARD if name != "x6+x7" or "x6" in data.train]
     figures = Figures()
     for form in (POSITIVES, PHOTOS):
@@ -282,7 +287,7 @@ def print_left_out_sets(measured: Measured) -> None:
     print("| set | labels, figure | auto-forward | auto |\n|---|---|---|---|")
     for data, figures in measured:
         others = [pair for pair in measured if pair[0].name != data.name]
-        mixtures = mixtures_for("auto", data.layers, data.train, has_pool=True)
+        mixtures = data.mixtures
         unlike, like = expected_gains(others, mixtures)
         alike = likeness(data.train.get("y8"))
         expected = (1 - alike) * unlike + alike * like
