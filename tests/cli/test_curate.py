@@ -162,7 +162,7 @@ def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(
     ]
     photos = open_photos(store)
     labels = {row.id: ("dark" if "dark" in row.id else "light",) for row in known}
-    sure = selection._unsure(
+    sure = selection._uncertainty(
         photos,
         photos.collection.content[[rows.index(row) for row in known]],
         list(labels.values()),
@@ -175,7 +175,7 @@ def test_once_there_are_labels_photos_that_the_machine_is_unsure_of_come_first(
     # the surer, the less it counts
     assert np.corrcoef(sure, np.abs(scores[:, 0]))[0, 1] < 0
     few = dict(list(labels.items())[:6])  # of one class only: all count alike
-    assert selection._unsure(photos, np.arange(6), list(few.values())) is None
+    assert selection._uncertainty(photos, np.arange(6), list(few.values())) is None
 
 
 def make_labels(photos):
@@ -207,11 +207,22 @@ def test_labels_finds_the_wrong_one_and_says_what_it_would_be(
     (line,) = ran.out.splitlines()
     assert line.endswith("dark/3.jpg")
     assert "light -> dark" in line
-    assert "1 doubtful labels of 12 images by pow(dW8,0.5)+x7" in ran.err
+    assert "1 doubtful label of 12 images by pow(dW8,0.5)+x7" in ran.err
+    assert "doubt often" not in ran.err
     (found,) = json.loads((tmp_path / "doubtful.json").read_text())
     assert (found["id"], found["given"], found["suggested"]) == (
         *("test/dark/3.jpg", ["light"], ["dark"]),
     )
+
+
+def test_labels_that_the_features_contradict_everywhere_are_called_that(
+    deepfish, store
+):
+    wrong = [row.id for row in Store.open(store).rows().values() if "3" in row.id]
+    table = labelled(store, wrong=[*wrong, "test/dark/0.jpg"])
+    ran = deepfish("curate", "labels", store, "--labels", table)
+    assert ran.code == 0, ran.err
+    assert "classifiers that are often wrong doubt often" in ran.err
 
 
 def test_with_several_labels_the_one_too_much_and_the_missing_one_are_named(

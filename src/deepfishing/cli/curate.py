@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 MAX_PRINTED_GROUPS = 10
 MAX_DRAWN_GROUPS = 40
+MANY_DOUBTS = 0.2  # share of labels, above which most doubts will be wrong
 LIST, PAGE = ".txt", ".html"
 COPIES_COLUMNS = (
     "group",
@@ -127,10 +128,15 @@ def run_labels(args: Labels) -> None:
     for doubt in first:
         print_line(f"{doubt.doubt:5.2f}  {_change(doubt)}  {doubt.path}")
     images = images_text(checked)
-    text = f"{len(doubts):,} doubtful labels of {images} by {photos.recipe.title}"
+    text = f"{count_text(len(doubts), 'doubtful label')} of {images} by {photos.recipe.title}"
     if len(doubts) > args.n:
         text += f"; the first {args.n} are shown"
     print_note(text)
+    if len(doubts) > MANY_DOUBTS * checked:
+        print_note(
+            "classifiers that are often wrong doubt often: look at each photo before you change "
+            "its label"
+        )
 
 
 def _change(doubt: Doubt) -> str:
