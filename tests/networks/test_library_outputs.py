@@ -256,6 +256,38 @@ def test_torchvisions_files_are_known_by_the_checksum_in_their_names():
         load_network("torchvision:mobilenet_v2/V7", "random")
 
 
+@pytest.fixture
+def unreachable(monkeypatch, tmp_path):
+    """A hub that cannot be reached, an empty cache, and the times that somebody waits."""
+
+    def refuse(*address):
+        raise OSError("no connection")
+
+    waits = []
+    constants = import_package("huggingface_hub.constants")
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("time.sleep", waits.append)
+    return waits
+
+
+def test_without_a_connection_a_network_comes_from_the_cache(
+    saved, tmp_path, pixels, unreachable
+):
+    saved("ViTModel", "ViTConfig")
+    kept = tmp_path / "cache" / "models--org--model"
+    snapshot = kept / "snapshots" / "0123456789"
+    snapshot.mkdir(parents=True)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("0123456789")
+    for file in ("config.json", "preprocessor_config.json", "model.safetensors"):
+        (tmp_path / file).rename(snapshot / file)
+    network = load_network("hf:org/model")
+    assert embedding(network, pixels).shape == (1, 32)
+    assert unreachable == []
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -265,26 +297,17 @@ def test_torchvisions_files_are_known_by_the_checksum_in_their_names():
     ],
 )
 def test_without_a_connection_one_line_says_at_once_what_is_missing(
-    name, words, monkeypatch, tmp_path, caplog, capfd
+    name, words, unreachable, caplog, capfd
 ):
-    def unreachable(*address):
-        raise OSError("no connection")
-
-    monkeypatch.setattr(socket, "create_connection", unreachable)
-    monkeypatch.setattr("urllib.request.getproxies", dict)
-    constants = import_package("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    waits = []
-    monkeypatch.setattr("time.sleep", waits.append)
     with pytest.raises(DeepFishingError) as caught:
         load_network(name)
     message = str(caught.value)
     assert words in message
     assert "not in the cache, and huggingface.co cannot be reached" in message
     assert "\n" not in message
-    assert waits == []
+    assert unreachable == []
     assert (caplog.text, capfd.readouterr().err) == ("", "")
-    assert constants.HF_HUB_OFFLINE is False
+    assert import_package("huggingface_hub.constants").HF_HUB_OFFLINE is False
 
 
 def test_a_hub_behind_a_proxy_is_asked(monkeypatch):
