@@ -92,14 +92,14 @@ def sort_photo(
     model: Model, path: str, id_: str, probabilities: Array, names: dict[str, str]
 ) -> list[Sorted]:
     """Return where one photo belongs; `names` are of `folder_names`."""
-    found = []
+    places = []
     for column in classes_of(model, probabilities):
         label = model.classes[column]
         chance = float(probabilities[column])
-        found.append(Sorted(path, id_, names[label], label, chance))
-    if not found:
-        found.append(Sorted(path, id_, UNSURE, "", float(probabilities.max())))
-    return found
+        places.append(Sorted(path, id_, names[label], label, chance))
+    if not places:
+        places.append(Sorted(path, id_, UNSURE, "", float(probabilities.max())))
+    return places
 
 
 def check_target(folder: Path, photos: Path | None) -> None:
@@ -143,7 +143,9 @@ def _copy(folder: Path, name: str, content: bytes) -> bool:
     name = UNUSABLE.sub("_", name).strip(" ") or "photo"
     stem, suffix = PurePosixPath(name).stem, PurePosixPath(name).suffix
     for number in range(1, MAX_NUMBER):
-        place = folder / (name if number == 1 else f"{stem} ({number}){suffix}")
+        place = folder / name
+        if number > 1:
+            place = folder / f"{stem} ({number}){suffix}"
         if not place.exists() and not place.is_symlink():
             with replacing(place) as partial:
                 partial.write_bytes(content)

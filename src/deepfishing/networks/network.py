@@ -117,10 +117,8 @@ class Network:
     embedding: str = ""
 
     def __repr__(self) -> str:
-        layers = (
-            ", ".join(f"{k} {path}" for k, path in self.layers.items())
-            or "none numbered"
-        )
+        numbered = [f"{k} {path}" for k, path in self.layers.items()]
+        layers = ", ".join(numbered) or "none numbered"
         size, dtype = self.preprocess.size, str(self.dtype).removeprefix("torch.")
         return f"Network({self.name!r}, layers {layers}, {size} pixels, {dtype} on {self.device})"
 
@@ -139,35 +137,41 @@ class Network:
         return next(self.module.parameters(), torch.zeros(0))
 
     def reference(self) -> NetworkRef:
-        """All of it that decides a feature, and from where it can be loaded again."""
-        known = getattr(self.pick, "identity", None)
+        """Return everything that determines a feature, and the source to load it from."""
+        head = self.head
+        if not isinstance(head, str):
+            head = identity(head)
+        scores = ""
+        if isinstance(self.pick, Pick):
+            scores = self.pick.identity()
+        elif self.pick is not None:
+            scores = identity(self.pick)
         return NetworkRef(
             name=self.name,
             weights_sha256=self.weights_sha256,
             layers=self.layers,
             preprocess=self.preprocess,
             dtype=str(self.dtype).removeprefix("torch."),
-            head=self.head if isinstance(self.head, str) else identity(self.head),
-            scores=""
-            if self.pick is None
-            else known()
-            if known
-            else identity(self.pick),
+            head=head,
+            scores=scores,
             prefix_tokens=self.prefix_tokens,
             source=self.source,
         )
 
     def layer(self, k_or_path: int | str) -> str:
-        """Dotted path of layer k, or the path itself if the network has such a module."""
+        """Return the dotted path of layer k, or the path itself if the network has that module."""
         paths = [path for path, _ in self.module.named_modules() if path]
         if k_or_path in self.layers:
             return self.layers[int(k_or_path)]
         if k_or_path in paths:
             return str(k_or_path)
-        hint = did_you_mean(k_or_path, paths) if isinstance(k_or_path, str) else ""
+        hint = ""
+        if isinstance(k_or_path, str):
+            hint = did_you_mean(k_or_path, paths)
+        hint = hint or f"; run `deepfish models {self.name}`"
         raise LayerError(
             f"layer must be one of {', '.join(map(str, self.layers))} or the path of a module for "
-            f"{self.name}, got {k_or_path!r}{hint or f'; run `deepfish models {self.name}`'}"
+            f"{self.name}, got {k_or_path!r}{hint}"
         )
 
 
@@ -340,7 +344,7 @@ def describe(module: nn.Module) -> ModelFacts:
 
 
 def _library(module: nn.Module) -> ModuleType | None:
-    """Our code for the library that a module's class is from."""
+    """Return our code for the library of a module's class; None for other modules."""
     if isinstance(module, transformers_models.ImageTower):
         return transformers_models
     return DESCRIBED.get(type(module).__module__.partition(".")[0])
@@ -401,17 +405,17 @@ def _find_output(
         return _embedding(
             module, pixels, facts, facts.part, facts.tokens, facts.embedding
         )
-    part = facts.part if logits is None and facts.embeds is False else logits
+    part = logits
+    if logits is None and facts.embeds is False:
+        part = facts.part
     if head is None and part is None:
         output = run_blank(module, pixels)
         part = named_part(output)
         value = take_part(output, part)
         if part in EMBEDDING_PARTS or (isinstance(value, Tensor) and value.ndim == 4):
-            kind = (
-                f"{part} of the output"
-                if part
-                else "the mean of the output's feature map"
-            )
+            kind = "the mean of the output's feature map"
+            if part:
+                kind = f"{part} of the output"
             why = f"{kind}, which has no class scores"
             return _embedding(module, pixels, facts, part, meaning.tokens, why)
     pick = Pick(part)
@@ -423,7 +427,7 @@ def _find_output(
 
 
 def _random_scores(facts: ModelFacts, meaning: Meaning) -> Pick:
-    """Scores that a random head makes of an embedding."""
+    """Return the choice of scores that a random head computes from an embedding."""
     part = meaning.logits
     if meaning.embedding is not None and not isinstance(meaning.embedding, bool):
         part = meaning.embedding
@@ -437,7 +441,7 @@ def _random_scores(facts: ModelFacts, meaning: Meaning) -> Pick:
 def _asked_embedding(
     module: nn.Module, pixels: Preprocess, facts: ModelFacts, meaning: Meaning
 ) -> _Output:
-    """The embedding that a user asked for."""
+    """Return the output of an embedding that is asked for."""
     part = meaning.logits
     if meaning.embedding is not None and not isinstance(meaning.embedding, bool):
         part = meaning.embedding
@@ -459,16 +463,18 @@ def _embedding(
     tokens: str,
     why: str,
 ) -> _Output:
-    """A network without a classifier."""
+    """Return the output of a network without a classifier."""
     tokens = tokens or _usual_tokens(module, pixels, facts, part)
     pick = Pick(part, embeds=True, tokens=tokens, prefix_tokens=facts.prefix_tokens)
     layers = {**find_below(module, pixels, pick), TOP: NO_CLASSIFIER}
-    taken = {
+    texts = {
         "class": ", class token",
         "patches": ", mean of the patches",
         "mean": ", mean",
     }
-    text = why + (taken.get(tokens, "") if tokens != facts.tokens else "")
+    text = why
+    if tokens != facts.tokens:
+        text += texts.get(tokens, "")
     return _Output(pick, EMBEDDING, layers, (f"no classifier: x7 is {text}",), text)
 
 

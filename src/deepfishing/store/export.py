@@ -138,8 +138,12 @@ def _csv(path: Path, store: Store, columns: list[str]) -> None:
 
 
 def _cell(value: Any) -> str | None:
-    text = SEPARATOR.join(value) if isinstance(value, list) else value
-    return None if text is None else guarded(text)
+    """Return a fact as the text of a cell; None for an empty one."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        value = SEPARATOR.join(value)
+    return guarded(value)
 
 
 def _npz(path: Path, store: Store, columns: list[str]) -> None:
