@@ -1,7 +1,7 @@
 """Commands of click, made of the records in `deepfishing.cli.arguments`.
 
 A command's record is imported when its help is shown or it is completed, the file that does its
-work when it runs: nobody waits for what is not needed.
+work when it runs, so that help and completion are quick.
 """
 
 from __future__ import annotations

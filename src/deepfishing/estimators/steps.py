@@ -82,7 +82,7 @@ class GradientFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.views = views
 
     def fit(self, images: Any, y: Any = None) -> Self:
-        """Check the parameters and load the network; the images are not looked at."""
+        """Check the parameters and load the network; the images are not used."""
         from deepfishing.networks.load import as_network  # torch takes seconds to load
 
         check_objective(self.tau, self.label)
@@ -328,7 +328,7 @@ class Project(ClassNamePrefixFeaturesOutMixin, _OneFeature):  # type: ignore[mis
         self.random_state = random_state
 
     def fit(self, X: Rows, y: Any = None) -> Self:
-        """Fit the projection; "principal" looks at the training images."""
+        """Fit the projection; "principal" depends on the training images."""
         gradients = _as_gradients(self._check(X, reset=True))
         seed = self.random_state
         if not isinstance(seed, Integral):

@@ -43,7 +43,7 @@ from deepfishing.util.progress import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol(FeatureOptions, Resources):
-    """How rows are measured; the defaults are the paper's.
+    """Options of the measurement; the defaults are the paper's.
 
     `FeatureOptions` are those of the network, `Resources` those of the computer. `difficult` says
     what difficult examples are in training: left out, "ignore", or "negative". In the test they

@@ -144,7 +144,7 @@ def _rows_to_measure(
 ) -> list[str]:
     """Return the named rows, with those that `auto` is compared with.
 
-    Where none are named, the rows of `table` without those that the network lacks the layers of.
+    By default these are the rows of `table` whose layers the network has.
     """
     if features is None:
         names = split_names(table)

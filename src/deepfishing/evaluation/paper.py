@@ -1,7 +1,7 @@
 """The paper's printed numbers: mAP in percent, Table 1 left and the per-class Tables 2 and 3.
 
 Keys are (data set, split, network). `TABLE_1` is in the order of `FEATURES`; `PER_CLASS` has x7 and
-dW7, in the order of `CLASSES`. The paper does not say which definition of AP it uses.
+dW7, in the order of `CLASSES`. The paper does not state its definition of AP.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def point(
 ) -> Result:
     """Return the keys of one point; `x` is None for a level that does not depend on it.
 
-    `y` is None where it could not be measured, as `note` says, or else the mean of `draws`.
+    `y` is the mean of `draws`, or None where it was not measurable; `note` has the reason.
     `n_train` is given where not all training images are used.
     """
     low, high = interval or (None, None)

@@ -415,7 +415,7 @@ class Gallery:
 
         They are empty for an image without the model's factors. Of an image that the model was
         trained on, it is the prediction of the cross-validation, made without the image and its
-        copies; `basis` says so.
+        copies; `basis` is "held out" then.
         """
         if self.model is None:
             raise UnknownError("predictions need `deepfish serve --model`, got none")

@@ -44,7 +44,7 @@ HEADERS = {
 class Guard:
     """Stands before an application that is bound to `host` and `port`.
 
-    With a `token`, a browser must bring it in the address once and as a cookie then, a program as
+    With a `token`, a browser must send it in the address once and then as a cookie, a program as
     `Authorization: Bearer TOKEN`.
     """
 
@@ -114,8 +114,8 @@ class Guard:
 def is_ours(host: str, bound: str) -> bool:
     """Return whether a Host header names this server, bound to an address.
 
-    Bound to this machine alone, only its own names do. Else any number does, since nobody can make
-    a number point elsewhere, and the name of the machine.
+    A server bound to this computer alone has only its own names. Otherwise any IP address is valid,
+    since it cannot be made to point elsewhere, and the name of the computer.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""

@@ -1,7 +1,7 @@
-"""Long work in the background: how far it is, and how it is stopped.
+"""Background jobs with progress and cancellation.
 
-The work calls a progress function now and then. That is where it ends when somebody cancels it, so
-whatever it has finished by then is kept in the way that the work itself keeps it.
+A job calls a progress function regularly, which raises an exception when the job is cancelled. So
+results that the job has saved by then are kept.
 """
 
 from __future__ import annotations

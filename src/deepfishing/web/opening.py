@@ -1,7 +1,7 @@
 """`deepfish studio`: read a folder of photos with progress, then show its page.
 
-While photos are read, the page shows how far that is. Reading can be cancelled and goes on later
-where it stopped; what has been read can be looked at meanwhile.
+While photos are read, the page shows the progress. Reading can be cancelled and resumed; the photos
+that have been read can be viewed before it is finished.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = logging.getLogger("deepfishing.web")
 
 @dataclass(frozen=True)
 class Place:
-    """Where the store of a folder of photos is kept."""
+    """The location of the store of a folder of photos."""
 
     store: Path
     is_beside: bool  # in the folder itself, or else in the user's data folder
@@ -98,12 +98,12 @@ def _can_write(folder: Path) -> bool:
 
 
 class Opening:
-    """An application that shows progress first, and the page of the store then.
+    """An application that shows the progress of reading, then the page of the store.
 
     Parameters
     ----------
     name : str
-        What the page calls the folder.
+        Name of the folder on the page.
     place : Place
     read : callable
         Reads the photos into the store; called with a progress function, which ends it by an
@@ -155,7 +155,7 @@ class Opening:
             self._warming.join(END_SECONDS)
 
     def state(self) -> dict[str, Any]:
-        """Return what the page shows meanwhile."""
+        """Return the progress for the page."""
         job = self.jobs.get(JOB)
         if job is None:
             return {"is_ready": False, "name": self.name, "job": None}

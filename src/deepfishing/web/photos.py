@@ -115,7 +115,7 @@ class Uploads(Encoder):
     def warm_up(self) -> threading.Thread:
         """Load the network in a thread and show it an empty photo, before a visitor waits for it.
 
-        If that fails, the terminal says why, and the page goes on without photos.
+        If that fails, the reason is printed in the terminal, and the page works without photos.
         """
 
         def load() -> None:

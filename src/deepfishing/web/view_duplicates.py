@@ -141,11 +141,12 @@ class Copies:
             raise UnknownError(str(error)) from None
 
     def export(self, conditions: Filter, form: Form) -> tuple[bytes, dict[str, str]]:
-        """Return the list of photos that may go, and headers that say what it lacks."""
+        """Return the list of removable photos, and headers with the number of omitted ones."""
         among = self._ids_among(conditions)
-        listed, refused = self.review.listed(
-            None if among is None else among.__contains__
-        )
+        passes = None
+        if among is not None:
+            passes = among.__contains__
+        listed, refused = self.review.listed(passes)
         content, unwritable = as_text(listed, form)
         return content, {
             "Content-Disposition": f'attachment; filename="{FILES[form]}"',

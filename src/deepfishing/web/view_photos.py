@@ -104,7 +104,7 @@ def _photo_routes(studio: Studio) -> APIRouter:
 
 
 def _upload_routes(studio: Studio) -> APIRouter:
-    """Make the routes of photos that visitors bring, which are not kept."""
+    """Make the routes of uploaded photos, which are not stored."""
     routes = APIRouter()
     uploads = studio.gallery.uploads
 

@@ -147,7 +147,7 @@ def approximation_runs(
 
 
 class _Approximation:
-    """What is measured of one gradient; its features are read when they are needed."""
+    """The measurements of one gradient; its features are read when they are needed."""
 
     def __init__(
         self,

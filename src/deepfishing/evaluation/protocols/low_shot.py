@@ -1,7 +1,7 @@
 """Few examples: classifiers that were trained on 1, 2, 4, ... examples per class.
 
 There are two forms. `low_shot` draws positive images of each class, and negative ones for each;
-`label_photos` draws photos, each of which reveals all its labels, as when somebody labels photos.
+`label_photos` draws photos, each of which reveals all its labels, as in a labelling session.
 
 The draws depend on labels and seed alone, so two features are measured on the same examples. Any
 features that `gram` compares can be measured, without torch and without the images.

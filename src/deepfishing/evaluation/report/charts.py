@@ -179,7 +179,7 @@ class Panel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why points are missing."""
+        """Reasons for missing points."""
         notes: dict[str, None] = {}
         for chart in self.charts:
             for series in chart.series:

@@ -92,7 +92,7 @@ def setting(row: Result, names: Iterable[str] = POINT_SETTING) -> str:
 def group_rows(rows: Iterable[Result]) -> list[list[Result]]:
     """Group rows that may be compared, in the paper's order; groups in order of appearance.
 
-    Of a feature that was measured twice, by two versions of the package say, the last row counts.
+    Of a feature that was measured twice, for instance by two versions, the last row counts.
     """
     groups: dict[str, dict[str, Result]] = {}
     for row in rows:

@@ -91,7 +91,7 @@ def write_report(folder: str | Path, images: str | Path | None = None) -> Path:
     Returns
     -------
     page : Path
-        `<folder>/report.html`. Where scores or images are missing, the page says so.
+        `<folder>/report.html`. Missing scores or images are reported on the page.
     """
     folder = Path(folder)
     if images is not None and not is_folder(Path(images)):
@@ -147,7 +147,7 @@ def feature_label(name: str) -> Markup:
 def formula_label(name: str) -> Markup:
     """Return a formula in the paper's letters, as HTML; it may be broken behind each sign.
 
-    What follows a comma and a space, such as a cost, is text.
+    Text after a comma and a space, such as a cost, stays text.
     """
     recipe, comma, rest = name.partition(", ")
     label = Markup("")

@@ -85,25 +85,28 @@ class Part:
 
     @property
     def over(self) -> str:
-        """What its gains are over."""
+        """The reference of its gains."""
         return OVER.get(self.feature, "the best forward feature")
 
     @property
     def words(self) -> str:
-        """How often it is above, and how often that holds."""
+        """The number of gains and losses, and how many are significant."""
         if not self.gains:
             return ""
         means = [gain.difference.mean for gain in self.gains]
-        holding = [gain.difference.mean for gain in self.gains if gain.difference.holds]
-        above = sum(mean > 0 for mean in means)
-        gained, lost = (
-            sum(mean > 0 for mean in holding),
-            sum(mean < 0 for mean in holding),
-        )
+        above = significant_gains = significant_losses = 0
+        for gain in self.gains:
+            is_gain = gain.difference.mean > 0
+            above += is_gain
+            if gain.difference.holds and is_gain:
+                significant_gains += 1
+            elif gain.difference.holds:
+                significant_losses += 1
+        reference = self.over.partition(":")[0]
+        average = one_decimal(float(np.mean(means)), sign=True)
         return (
-            f"Above {self.over.partition(':')[0]} in {above} of {len(means)}; at 95 % "
-            f"{gained} gains and {lost} losses hold. "
-            f"On average {one_decimal(float(np.mean(means)), sign=True)}."
+            f"Above {reference} in {above} of {len(means)}; at 95 % {significant_gains} gains and "
+            f"{significant_losses} losses hold. On average {average}."
         )
 
     @property

@@ -233,7 +233,7 @@ class Album:
         return "not found"
 
     def _paths(self, row: Row) -> Iterator[Path]:
-        """Where the image may be, the likeliest first."""
+        """Candidate paths of an image, the most likely first."""
         path = Path(row.path)
         yield path
         # a relative path started where the command ran, which often is above the results

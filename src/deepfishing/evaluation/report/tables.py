@@ -1,4 +1,4 @@
-"""Rows of one setting as lines of the paper's Table 1, and what these say about the method."""
+"""Rows of one setting as lines of the paper's Table 1, with comparisons."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Line:
 
 @dataclass(frozen=True)
 class ClassFigure:
-    """AP of one class and feature, measured and printed; `note` says why it was not measured."""
+    """AP of one class and feature, measured and printed; `note` is why it was not measured."""
 
     measured: float | None
     printed: float | None
@@ -94,7 +94,7 @@ class ClassFigure:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Rows of one setting, some of their lines, and what these say about the method.
+    """Rows of one setting as lines of Table 1, with comparisons.
 
     Table 1 has the lines of one cost and kernel, as the paper's. Lines that are chosen by the
     labels, `auto` and its like, answer another question (`report.gains`).

@@ -77,7 +77,7 @@ def summary_words(
     """Return the result for readers who want one sentence: how many photos are recognised.
 
     `precision` is the share of right photos among those picked for a class (`precision_at_size`),
-    for data sets whose photos have several classes. `points` may say how many labels it takes.
+    for data sets whose photos have several classes. `points` add figures for few labels.
     """
     best = table.best
     if best is None:
