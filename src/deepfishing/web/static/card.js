@@ -13,7 +13,7 @@ export function element(tag, properties = {}, ...children) {
 
 export const shortName = (id) => id.split("/").pop();
 
-// A photo that cannot be shown is told, not hidden.
+// A photo that cannot be shown is reported, not hidden.
 export function picture(src, alt = "") {
   const img = element("img", { alt, loading: "lazy", decoding: "async", draggable: false });
   img.addEventListener("error", () => img.hasAttribute("src") && img.parentElement?.classList.add("gone"));

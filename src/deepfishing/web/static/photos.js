@@ -1,4 +1,4 @@
-// Ways to bring a photo: drop it anywhere, pick a file, paste it. The network that looks at photos is
+// Ways to upload a photo: drop it anywhere, pick a file, paste it. The network that looks at photos is
 // loaded when the server starts; until it is ready the page does not offer them.
 
 import * as api from "./api.js";
@@ -16,7 +16,7 @@ export const preview = (key) => previews.get(key);
 async function watch() {
   const state = await api.network().catch(() => "failed");
   pick.disabled = state === "loading";
-  pick.hidden = state === "none"; // imported vectors: nobody knows the network
+  pick.hidden = state === "none"; // imported vectors: the network is unknown
   document.body.classList.toggle("no-photos", pick.hidden);
   words.textContent = state === "loading" ? "Photos: in a moment …" : "Search by photo";
   if (state === "loading") setTimeout(watch, AGAIN);

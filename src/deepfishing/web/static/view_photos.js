@@ -1,4 +1,4 @@
-// The view of all photos, and of a search among them. What is asked for stands in the address.
+// The view of all photos, and of a search among them. The search is kept in the address.
 
 import * as api from "./api.js";
 import { element, enlarger, mark, picture, shortName } from "./card.js";
@@ -27,7 +27,7 @@ const HITS = 12;
 const MOST = 200;
 
 const BASES = {
-  "held out": "The model was trained on this picture; this is told by one that was trained without it and its copies.",
+  "held out": "The model was trained on this picture; this prediction is made by one that was trained without it and its copies.",
   seen: "The model was trained on this picture, so it knows the label.",
 };
 
