@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from sklearn.svm import SVC
@@ -214,30 +214,18 @@ def low_shot_runs(
         any_train, any_test = next(iter(train.values())), next(iter(test.values()))
         return any_train, any_test, experiment.chooser(recipe)
 
-    def measure_positives(recipe: Recipe) -> list[Result]:
+    def measure(
+        form: Callable[..., list[LowShot]], x_axis: str, recipe: Recipe
+    ) -> list[Result]:
         train, test, pick = read(recipe)
-        shots = low_shot(
-            train,
-            experiment.train_labels(),
-            test,
-            experiment.test_labels(),
-            C=experiment.protocol.C,
-            pick=pick,
-        )
-        return _points(experiment, POSITIVES, shots)
+        labels = experiment.train_labels()
+        truth = experiment.test_labels()
+        C = experiment.protocol.C
+        shots = form(train, labels, test, truth, C=C, pick=pick)
+        return _points(experiment, x_axis, shots)
 
-    def measure_photos(recipe: Recipe) -> list[Result]:
-        train, test, pick = read(recipe)
-        shots = label_photos(
-            train,
-            experiment.train_labels(),
-            test,
-            experiment.test_labels(),
-            C=experiment.protocol.C,
-            pick=pick,
-        )
-        return _points(experiment, PHOTOS, shots)
-
+    measure_positives = partial(measure, low_shot, POSITIVES)
+    measure_photos = partial(measure, label_photos, PHOTOS)
     runs = []
     for recipe in recipes:
         runs.append(Run.of_recipe(recipe, measure_positives))
