@@ -350,6 +350,15 @@ def test_copies_that_differ_by_more_are_refused(deepfish, tmp_path, pictures, co
     assert not (tmp_path / "made").exists()
 
 
+def test_copies_among_vectors_need_the_files_of_their_images(deepfish, tmp_path, rng):
+    vectors = rng.normal(size=(6, 4)).astype(np.float32)
+    np.save(tmp_path / "v.npy", np.concatenate([vectors, vectors + 1e-3]))
+    assert deepfish("import", "v.npy", "made").code == 0
+    ran = deepfish("curate", "twins", "made")
+    assert "`deepfish import --paths` names them" in ran.err
+    assert "extract --prune" not in ran.err
+
+
 def test_an_array_alone_is_imported_with_and_without_a_list_of_its_images(
     deepfish, tmp_path, pictures
 ):

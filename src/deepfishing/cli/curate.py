@@ -196,9 +196,12 @@ def run_twins(args: Twins) -> None:
             f"left out: {images_text(left_out)} with a line break in the name; take -0"
         )
     if twins.gone:
+        do = f"bring {args.store} up to date with `deepfish extract --prune`"
+        if not searchers[0].store.settings["weights_sha256"]:  # imported vectors
+            do = "copies are compared by their files: `deepfish import --paths` names them"
         print_note(
             f"left out: {images_text(len(twins.gone))} not found as extracted, first "
-            f"{twins.gone[0]}; bring {args.store} up to date with `deepfish extract --prune`"
+            f"{twins.gone[0]}; {do}"
         )
 
 
