@@ -22,7 +22,7 @@ import csv
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -170,18 +170,29 @@ def read_judged() -> dict[Pair, str]:
         }
 
 
+def judged_copies(pairs: Iterable[Pair]) -> set[Pair]:
+    """Pairs that were judged copies, or planted copies of those."""
+    judged = read_judged()
+    copies = set()
+    for pair in pairs:
+        originals = frozenset(name.removeprefix("copy-") for name in pair)
+        if judged.get(originals) == "copy":
+            copies.add(pair)
+    return copies
+
+
 def judge(found: Found, planted: dict[Pair, str], least: float) -> dict[str, object]:
     """Shares of planted pairs that are found, and wrong pairs by where they come from."""
-    judged = read_judged()
     taken = [pair for pair, score in found.items() if score >= least]
     figures: dict[str, object] = {}
     for kind in KINDS:
         pairs = [pair for pair, its in planted.items() if its == kind]
         hits = len(set(pairs) & set(taken))
         figures[kind] = round(100 * hits / max(len(pairs), 1), 1)
+    copies = judged_copies(taken)
     wrong = {"generated": 0, "embedded": 0, "voc": 0}
     for pair in set(taken) - set(planted):
-        if judged.get(pair) != "copy":
+        if pair not in copies:
             wrong[source_of(pair)] += 1
     return figures | {"wrong pairs": sum(wrong.values())} | wrong
 
@@ -200,10 +211,8 @@ def draw_unjudged(
     """Draw pairs that nobody has judged, side by side; return how many there are."""
     from deepfishing.search.hits import save_tiles
 
-    judged = read_judged()
-    open_pairs = sorted(
-        tuple(sorted(pair)) for pair in set(found) - set(planted) - set(judged)
-    )
+    known = set(planted) | set(read_judged()) | judged_copies(found)
+    open_pairs = sorted(tuple(sorted(pair)) for pair in set(found) - known)
     places = {path.name: path for path in folder.rglob("*.jpg")}
     tiles = []
     for pair in open_pairs[:DRAWN]:

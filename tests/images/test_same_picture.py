@@ -151,6 +151,15 @@ def test_two_photographs_of_a_scene_in_which_nothing_moved_differ_in_their_noise
     assert compare_pictures(one, other) is None
 
 
+def test_one_surface_in_another_tint_is_no_copy():
+    """As of wood in two colours: a few levels, everywhere, and the same grain."""
+    grain = np.asarray(leaves(), dtype=float)
+    tinted = (grain + np.array([-3, 3, 7])).clip(0, 255).astype(np.uint8)
+    one = Image.fromarray(grain.astype(np.uint8))
+    assert compare_pictures(encoded(one), encoded(one, 70)) is not None
+    assert compare_pictures(encoded(one), encoded(Image.fromarray(tinted))) is None
+
+
 def test_a_crop_that_leaves_out_a_whole_object_is_no_copy():
     """Neither U and an umlaut, nor a garment and the same one with a label beside it."""
     cap = Image.new("RGB", (360, 520), "white")

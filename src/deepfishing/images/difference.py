@@ -30,6 +30,8 @@ STRIDE = 4  # pixels whose mean is taken before the coarse smoothing, which save
 MAX_LEVELS = {(FINE, 0): 16.0, (FINE, 1): 16.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
 MAX_MULTIPLE = {(FINE, 0): 8.0, (FINE, 1): 10.0, (COARSE, 0): 4.0, (COARSE, 1): 5.0}
 MAX_MULTIPLE_RESIZED = 5.0  # of the key (FINE, 0): a smaller copy has less noise
+# Grey levels of the mean difference of all: encoding shifts a picture by 1.5, another tint by more.
+MAX_SHIFT = 2.5
 ROUNDING = {FINE: 1.0, COARSE: 0.5}  # grey levels that always are allowed
 LEAST_NOISE = 0.25  # grey levels, of rounding to bytes
 
@@ -123,18 +125,24 @@ def _changed_structure(a: Array, b: Array, *, is_resized: bool) -> float:
 
 
 def _smoothed_difference(a: Array, b: Array, *, is_resized: bool) -> float:
-    """The largest difference of smoothed luma and chromas."""
+    """The largest difference of smoothed luma, and of the chromas taken together."""
     details = _details((a + b)[:, :, 0] / 2)
+    details_of_means = _means(details, STRIDE) >= 0.5
+    gaps = [a[:, :, channel] - b[:, :, channel] for channel in range(3)]
     worst = 0.0
-    for channel in range(3):
-        gap = a[:, :, channel] - b[:, :, channel]
-        fine = np.abs(gaussian_filter(gap, FINE))
-        coarse = np.abs(gaussian_filter(_means(gap, STRIDE), COARSE / STRIDE))
-        for radius, levels, details_there in (
+    for is_chroma, channels in ((0, gaps[:1]), (1, gaps[1:])):
+        shift = np.linalg.norm([gap.mean() for gap in channels])
+        worst = max(worst, float(shift) / MAX_SHIFT)
+        fine = [gaussian_filter(gap, FINE) for gap in channels]
+        coarse = [
+            gaussian_filter(_means(gap, STRIDE), COARSE / STRIDE) for gap in channels
+        ]
+        for radius, smoothed, details_there in (
             (FINE, fine, details),
-            (COARSE, coarse, _means(details, STRIDE) >= 0.5),
+            (COARSE, coarse, details_of_means),
         ):
-            key = (radius, min(channel, 1))
+            levels = np.sqrt(sum(gap**2 for gap in smoothed))
+            key = (radius, is_chroma)
             multiple = MAX_MULTIPLE[key]
             if key == (FINE, 0) and is_resized:
                 multiple = MAX_MULTIPLE_RESIZED
