@@ -334,7 +334,9 @@ def test_a_class_of_fewer_groups_than_folds_has_no_ap_and_says_why():
     )
     assert np.isnan(svm.ap).all()
     assert svm.cost.tolist() == [1.0]
-    assert svm.folds.reason(0).startswith("not measurable: its images are 2 groups")
+    assert svm.folds.reason(0).startswith(
+        "not measurable: needs 3 different photos with"
+    )
     assert ((svm.probabilities(x) > 0) & (svm.probabilities(x) < 1)).all()
 
 

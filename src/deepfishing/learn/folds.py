@@ -12,7 +12,7 @@ np.True_
 >>> folds.measurable.tolist()
 [True]
 >>> make_folds(labels, groups=[0, 0, 0, 2, 3, 4], folds=2).reason(0)
-'not measurable: its images are 1 group of similar photos, and 2 folds need 2'
+'not measurable: needs 2 different photos with the class, has 1; similar ones count once'
 """
 
 from __future__ import annotations
@@ -60,18 +60,15 @@ class Folds:
     def reason(self, column: int) -> str:
         """Return why a class has no cross-validated figure; empty if it has one."""
         sides = {
-            "its images": self.positive_groups,
-            "the images without it": self.negative_groups,
+            "with": self.positive_groups,
+            "without": self.negative_groups,
         }
         for side, groups in sides.items():
             n_groups = int(groups[column])
             if n_groups < self.count:
-                noun = "groups"
-                if n_groups == 1:
-                    noun = "group"
                 return (
-                    f"{NOT_MEASURABLE}: {side} are {n_groups} {noun} of similar photos, and "
-                    f"{self.count} folds need {self.count}"
+                    f"{NOT_MEASURABLE}: needs {self.count} different photos {side} the class, "
+                    f"has {n_groups}; similar ones count once"
                 )
         return ""
 
