@@ -148,7 +148,12 @@ def train_store_model(
     measured = figures(model, held)
     if held is not None and "accuracy" in measured:
         chances = np.where(model.svm.trained, probabilities, -1.0)
-        measured |= _figures_of_others(store, held, contents.keys, chances)
+        labelled_keys = [row.sha256 for row in rows if row.labels is not None]
+        has_label = pc.is_in(
+            contents.keys, value_set=pa.array(labelled_keys, pa.string())
+        )
+        without = np.flatnonzero(~has_label.to_numpy(zero_copy_only=False))
+        measured |= _figures_of_others(store, held, contents.keys, chances, without)
     facts = {
         "format": FORMAT,
         "trained": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -318,20 +323,16 @@ def figures(model: Model, held: HeldOut | None) -> dict[str, Any]:
 
 
 def _figures_of_others(
-    store: Store, held: HeldOut, keys: pa.Array, chances: Array
+    store: Store, held: HeldOut, keys: pa.Array, chances: Array, without: Array
 ) -> dict[str, Any]:
     """Return how often photos without a label are expected to be right; {} if that is unknown.
 
-    `chances` (n, C) are probabilities of the photos `keys`, -1 for a class that was not learned.
+    `chances` (n, C) are probabilities of the photos `keys`, -1 for a class that was not learned;
+    `without` are the numbers of those that have no label.
     """
     one = held.has_one
-    if EMBEDDING not in store.factors() or one.sum() < MIN_EXPECTED:
-        return {}
-    labelled = pc.is_in(keys, value_set=pa.array(held.keys)).to_numpy(
-        zero_copy_only=False
-    )
-    without = np.flatnonzero(~labelled)
-    if not len(without):
+    is_known = EMBEDDING in store.factors() and one.sum() >= MIN_EXPECTED
+    if not is_known or not len(without):
         return {}
     sample = without[even_sample(len(without))]
     names = [key for key, has_one in zip(held.keys, one, strict=True) if has_one]
