@@ -286,8 +286,8 @@ def advice_in_words(advice: Advice) -> str:
     """Return one sentence for the person who labels."""
     if advice.verdict == "early":
         return (
-            f"Label {MIN_LABELLED} photos and {MEASURED_PER_CLASS} of most classes to see how "
-            "accurate this is."
+            f"How accurate this is can be told once {MIN_LABELLED} photos are labelled and most "
+            f"classes have {MEASURED_PER_CLASS}."
         )
     gained = f"The second half of the labels gained about {max(advice.gain or 0.0, 0.0):.1f} points"
     if advice.verdict == "enough":

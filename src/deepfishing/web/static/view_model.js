@@ -70,7 +70,7 @@ function describeLabels() {
   const said = `${about.labelled.toLocaleString()} photos are labelled, with ${used.length} ${used.length === 1 ? "class" : "classes"}. `;
   line.replaceChildren(said);
   if (!enough) line.append("A classifier needs two classes. ", element("a", { href: "#view=label", textContent: "Label some photos" }), ".");
-  else if (about.model) line.append(about.model.changed_labels ? `${about.model.changed_labels.toLocaleString()} labels have changed since the model was trained.` : "The model knows all of them.");
+  else if (about.model) line.append(about.model.changed_labels ? `${about.model.changed_labels.toLocaleString()} labels have changed since the model was trained.` : "No label has changed since the model was trained.");
 }
 
 async function train() {
