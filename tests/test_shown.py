@@ -108,7 +108,7 @@ def test_a_photo_that_is_gone_is_a_grey_square_and_names_are_only_names(store, s
     for path in shapes.rglob("*.jpg"):
         path.unlink()
     hits = Searcher(store, by="x7").search("train/dark/0.jpg", k=2)
-    hits.of = "<script>alert(1)</script>"
+    hits.searched = "<script>alert(1)</script>"
     shown = Checked(hits._repr_html_())
     assert "img" not in shown.count
     assert "script" not in shown.count
