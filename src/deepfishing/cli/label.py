@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,59 +54,79 @@ def run_label(args: Label) -> None:
             "a table of labels, --out, --rename, --undo or --log is needed, got none; see "
             "`deepfish label --help`"
         )
-    opened = Store.open(args.store)
-    labels = LabelLog.open(opened.folder)
-    document: dict[str, object] = {"store": str(opened.folder)}
-    lines: list[str] = []
+    store = Store.open(args.store)
+    log = LabelLog.open(store.folder)
+    result = _Result({"store": str(store.folder)})
     if args.undo:
-        act = labels.undo(origin=ORIGIN)
-        if act is None:
-            document["undone"] = None
-            lines.append("nothing to undo")
-        else:
-            document["undone"] = act.as_dict()
-            lines.append(f"undone: {_act_text(act)}")
+        _undo(log, result)
     if args.file is not None:
-        with progress_bar(quiet=args.as_json) as bar:
-            done = label_images(opened, args.file, origin=ORIGIN, progress=bar)
-        document |= {
-            "changed": done.changed,
-            "same": done.same,
-            "unmatched": done.unmatched,
-        }
-        lines.append(
-            f"{args.store}: labels of {images_text(done.changed)} changed, {done.same:,} were the "
-            "same"
-        )
-        if not args.as_json:
-            reasons = [f"{name} ({reason})" for name, reason in done.unmatched.items()]
-            print_left_out(reasons, ", see --json", word="matches no image")
+        _apply_table(store, args, result)
     if args.rename is not None:
-        classes = labels.classes(row.labels for row in opened.labelled_rows())
-        if args.rename[0] not in classes:
-            hint = did_you_mean(args.rename[0], classes)
-            raise OptionError(
-                f"--rename needs a class of {args.store}, got {args.rename[0]!r}{hint}; "
-                f"`deepfish label {args.store} --out labels.csv` lists them"
-            )
-        act = labels.rename_class(*args.rename, origin=ORIGIN)
-        document["renamed"] = list(args.rename)
-        if act is None:
-            lines.append("nothing to rename")
-        else:
-            lines.append(f"{args.rename[0]} is {args.rename[1]} now")
+        _rename(store, log, args, result)
     if args.out is not None:
-        document["exported"] = n = export_labels(opened, args.out)
-        lines.append(f"{args.out}: labels of {images_text(n)}")
+        number = export_labels(store, args.out)
+        result.facts["exported"] = number
+        result.lines.append(f"{args.out}: labels of {images_text(number)}")
     if args.log:
-        history = labels.history()
-        document["log"] = [act.as_dict() for act in history]
-        lines += map(_act_text, history)
+        history = log.history()
+        result.facts["log"] = [act.as_dict() for act in history]
+        result.lines += map(_act_text, history)
     if args.as_json:
-        print_json(document, indent=1)
+        print_json(result.facts, indent=1)
         return
-    for line in lines:
+    for line in result.lines:
         print_line(line)
+
+
+@dataclass
+class _Result:
+    """What was done, as JSON and as lines."""
+
+    facts: dict[str, object]
+    lines: list[str] = field(default_factory=list)
+
+
+def _undo(log: LabelLog, result: _Result) -> None:
+    """Undo the last change."""
+    act = log.undo(origin=ORIGIN)
+    if act is None:
+        result.facts["undone"] = None
+        result.lines.append("nothing to undo")
+    else:
+        result.facts["undone"] = act.as_dict()
+        result.lines.append(f"undone: {_act_text(act)}")
+
+
+def _apply_table(store: Store, args: Label, result: _Result) -> None:
+    """Take the labels of a table; list its rows that match no image."""
+    with progress_bar(quiet=args.as_json) as bar:
+        done = label_images(store, str(args.file), origin=ORIGIN, progress=bar)
+    result.facts["changed"] = done.changed
+    result.facts["same"] = done.same
+    result.facts["unmatched"] = done.unmatched
+    result.lines.append(
+        f"{args.store}: labels of {images_text(done.changed)} changed, {done.same:,} were the same"
+    )
+    if not args.as_json:
+        reasons = [f"{name} ({reason})" for name, reason in done.unmatched.items()]
+        print_left_out(reasons, ", see --json", word="matches no image")
+
+
+def _rename(store: Store, log: LabelLog, args: Label, result: _Result) -> None:
+    """Rename a class of the store."""
+    old, new = args.rename or ("", "")
+    classes = log.classes(row.labels for row in store.labelled_rows())
+    if old not in classes:
+        raise OptionError(
+            f"--rename needs a class of {args.store}, got {old!r}{did_you_mean(old, classes)}; "
+            f"`deepfish label {args.store} --out labels.csv` lists them"
+        )
+    act = log.rename_class(old, new, origin=ORIGIN)
+    result.facts["renamed"] = [old, new]
+    if act is None:
+        result.lines.append("nothing to rename")
+    else:
+        result.lines.append(f"{old} is {new} now")
 
 
 def _suggest(store: Store, classes: Path, out: Path | None, *, as_json: bool) -> None:

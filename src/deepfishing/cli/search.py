@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -44,42 +45,14 @@ def run_search(args: Search) -> None:
 
     if args.n < 1:
         raise OptionError(f"-n must be at least 1, got {args.n}")
-    method = {None: "auto", True: "exact", False: "index"}[args.exact]
-    examples: list[Example] = []
-    for query in queries:
-        if query == "-":
-            examples.append(sys.stdin.buffer.read())
-        else:
-            examples.append(query)
-    if b"" in examples:
-        raise OptionError(
-            "- must have the bytes of an image on standard input, got none"
-        )
+    examples = _read_examples(queries)
     negative = list(args.unlike)
-    with progress_bar(quiet=args.as_json) as bar:
-
-        def open_searcher(recipe: str | None) -> Searcher:
-            return Searcher(
-                args.store,
-                recipe,
-                method,
-                weights=args.weights,
-                device=Resources().device,
-                progress=bar,
-                notice=print_note,
-            )
-
-        searcher = open_searcher(args.features)
-        if args.features is None:
-            read = [searcher.read(example) for example in examples]
-            if any(isinstance(example, Words) for example in read):
-                searcher = open_searcher(WORDS_FEATURE)
+    searcher = _open_searcher(args, examples)
     hits = searcher.search(examples, args.n, negative, args.label, args.path)
     if args.sheet is not None:
         tiles = [(searcher.picture(example), "query", "") for example in examples]
-        tiles += [
-            (searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption) for hit in hits
-        ]
+        for hit in hits:
+            tiles.append((searcher.picture(hit.id), f"{hit.score:.3f}", hit.caption))
         save_tiles(args.sheet, tiles)
     method, how = "index", "by index"
     if searcher.index is None:
@@ -104,6 +77,45 @@ def run_search(args: Search) -> None:
         else:
             _print_rows(hits)
         print_next(("deepfish", "serve", args.store))
+
+
+def _read_examples(queries: Sequence[str]) -> list[Example]:
+    """Return ids, files and words; `-` is the bytes of an image on standard input."""
+    examples: list[Example] = []
+    for query in queries:
+        if query == "-":
+            examples.append(sys.stdin.buffer.read())
+        else:
+            examples.append(query)
+    if b"" in examples:
+        raise OptionError(
+            "- must have the bytes of an image on standard input, got none"
+        )
+    return examples
+
+
+def _open_searcher(args: Search, examples: Sequence[Example]) -> Searcher:
+    """Open a store; words are compared with the embedding unless a recipe is given."""
+    method = {None: "auto", True: "exact", False: "index"}[args.exact]
+    with progress_bar(quiet=args.as_json) as bar:
+
+        def open_with(recipe: str | None) -> Searcher:
+            return Searcher(
+                args.store,
+                recipe,
+                method,
+                weights=args.weights,
+                device=Resources().device,
+                progress=bar,
+                notice=print_note,
+            )
+
+        searcher = open_with(args.features)
+        if args.features is None:
+            read = [searcher.read(example) for example in examples]
+            if any(isinstance(example, Words) for example in read):
+                searcher = open_with(WORDS_FEATURE)
+        return searcher
 
 
 def _print_rows(hits: list[Hit]) -> None:

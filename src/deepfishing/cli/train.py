@@ -86,8 +86,8 @@ def run_train(args: Train) -> None:
             print_note(
                 f"neighbours and prototypes are of {pool:,} images, labelled or not"
             )
-        elif unused := labelled.unused(images):
-            print_note(unused)
+        elif labelled.unused(images):
+            print_note(labelled.unused(images))
     _print_summary(args.model, trained, left_out, args.as_json)
 
 

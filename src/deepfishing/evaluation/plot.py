@@ -159,7 +159,9 @@ def _find_chart(
     points: Sequence[Result], figure: str | None, against: str | None
 ) -> tuple[Panel, Chart]:
     """Return the first chart of a figure, against an axis, with its panel."""
-    charts = [(panel, chart) for panel in panels(points) for chart in panel.charts]
+    charts: list[tuple[Panel, Chart]] = []
+    for panel in panels(points):
+        charts += [(panel, chart) for chart in panel.charts]
     if against is not None:
         axes = dict.fromkeys(panel.x_axis for panel, _ in charts)
         check_choice("axis", against, tuple(axes))

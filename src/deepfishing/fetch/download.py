@@ -87,19 +87,24 @@ def download(
     """Get a file, unless it exists; either way it is checked. True if it was downloaded now."""
     with disk_errors(target):
         if target.exists():
-            if wrong := _difference(target, remote):
+            problem = _difference(target, remote)
+            if problem:
                 aside = target.with_name(f"{target.name}.wrong")
                 target.replace(aside)
                 raise FetchError(
-                    f"{target} {wrong}; it was set aside as {aside.name}, run it again to download"
+                    f"{target} {problem}; it was set aside as {aside.name}, run it again to "
+                    "download"
                 )
             return False
         target.parent.mkdir(parents=True, exist_ok=True)
         part = _Part(target)
         _receive(remote, part, progress, patience)
-        if wrong := _difference(part.path, remote):
+        problem = _difference(part.path, remote)
+        if problem:
             part.clear()
-            raise UnreachableError(f"what {remote.url} gave {wrong}; it was removed")
+            raise UnreachableError(
+                f"the file of {remote.url} {problem}; it was removed"
+            )
         part.path.replace(target)
         part.clear()
         return True

@@ -135,12 +135,15 @@ def _data(
     made_of = {remote.file: remote.digest for remote in wanted.files}
     with disk_errors(folder):
         if folder.exists():
-            if wrong := difference(folder, made_of):
-                raise FetchError(f"{folder} {wrong}; move it away and run it again")
+            problem = difference(folder, made_of)
+            if problem:
+                raise FetchError(f"{folder} {problem}; move it away and run it again")
             return False
         _files(wanted, folder.parent, progress, patience)
         archives = [folder.parent / remote.file for remote in wanted.files]
-        inner = [name for remote in wanted.files for name in remote.inner]
+        inner: list[str] = []
+        for remote in wanted.files:
+            inner += remote.inner
         unpack(archives, folder, made_of, progress, inner=inner)
         for path in archives:
             path.unlink()  # all of it is in the folder now

@@ -153,13 +153,16 @@ def _outside(member: str) -> str:
     name = PurePosixPath(member)
     escapes = name.is_absolute() or ".." in name.parts or "\\" in member
     has_drive = any(PureWindowsPath(part).drive for part in name.parts)
-    return "must be a path inside the folder" if escapes or has_drive else ""
+    if escapes or has_drive:
+        return "must be a path inside the folder"
+    return ""
 
 
 def _problem(member: tarfile.TarInfo) -> str:
     """Return why a member of an archive is refused, or ""."""
-    if outside := _outside(member.name):
-        return outside
+    problem = _outside(member.name)
+    if problem:
+        return problem
     if member.size < 0:  # the reader would go back and find it again, without end
         return "must have a size, got a negative one"
     if not (member.isreg() or member.isdir()) or member.issparse():

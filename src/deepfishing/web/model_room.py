@@ -225,7 +225,8 @@ class ModelRoom:
         model = opened.model
         if example.upload:
             arrays = self.gallery.uploads.recall(example.upload)
-            if absent := [name for name in model.columns if name not in arrays]:
+            absent = [name for name in model.columns if name not in arrays]
+            if absent:
                 raise RefusedError(
                     409,
                     f"the page must compute {', '.join(absent)} for this model, but does not; "

@@ -170,10 +170,11 @@ class Uploads(Encoder):
     ) -> dict[str, Array]:
         """Encode photos for a searcher; the content of a photo is its key."""
         photos = [self.recall(image.content.decode()) for image in images]
-        names = [factor.name for factor in factors]
-        return {
-            name: np.concatenate([values[name] for values in photos]) for name in names
-        }
+        arrays = {}
+        for factor in factors:
+            values = [photo[factor.name] for photo in photos]
+            arrays[factor.name] = np.concatenate(values)
+        return arrays
 
 
 def check_photo(content: bytes) -> None:

@@ -171,7 +171,9 @@ class Copies:
         rows = self.gallery.rows(conditions)
         if rows is None:
             return None
-        ids = [copy.id for group in self.review.groups for copy in group.copies]
+        ids: list[str] = []
+        for group in self.review.groups:
+            ids += [copy.id for copy in group.copies]
         return passing_ids(self.gallery.collection.table.column("id"), rows, ids)
 
     def _group(self, group: CopyGroup) -> dict[str, Any]:

@@ -261,7 +261,9 @@ class _Seen:
 
 def _used(seen: Sequence[_Seen]) -> Array:
     """Return the sorted numbers of all training images that some classifier sees."""
-    rows = [rows for one_draw in seen for rows in one_draw.rows.values()]
+    rows: list[Array] = []
+    for draw in seen:
+        rows += draw.rows.values()
     return np.unique(np.concatenate(rows))
 
 

@@ -109,10 +109,11 @@ def columns(table: Comparison) -> list[Column]:
             lambda line: Cell(one_decimal(line.difference, sign=True)),
         ),
     ]
-    lines = table.table_1
-    return [
-        column for column in all_columns if any(column.cell(ln).text for ln in lines)
-    ]
+    used = []
+    for column in all_columns:
+        if any(column.cell(line).text for line in table.table_1):
+            used.append(column)
+    return used
 
 
 def column_notes(table: Comparison) -> list[str]:
@@ -259,9 +260,11 @@ def _notes(table: Comparison, medium: Medium) -> list[str]:
         notes = ["mAP in percent; bold: the best row.", official.removeprefix("* ")]
         notes += other_notes
         if left_out:
-            n_left_out = len({name for row in table.rows for name in row["left_out"]})
+            names: set[str] = set()
+            for row in table.rows:
+                names.update(row["left_out"])
             notes.append(
-                f"The mean is over {n_classes - n_left_out} of {n_classes} classes; "
+                f"The mean is over {n_classes - len(names)} of {n_classes} classes; "
                 f"left out: {left_out}."
             )
         return notes

@@ -265,7 +265,7 @@ def _part(rows: list[Result], points: list[Result], album: Album) -> dict[str, A
         # how it was measured
         "split": _split(rows[0]),
         "pixels": _pixels(rows[0].get("preprocess")),
-        "unreadable": sorted({path for row in rows for path in row["unreadable"]}),
+        "unreadable": sorted(set().union(*(row["unreadable"] for row in rows))),
     }
 
 

@@ -176,10 +176,11 @@ def class_sheet(table: Comparison, medium: Medium) -> Sheet:
     """Official AP by class, measured and printed, with the mean below."""
     lines = table.detailed
     by_class = per_class(table.rows, [line.feature for line in lines])
-    is_printed = [
-        any(figures[number].printed is not None for figures in by_class.values())
-        for number in range(len(lines))
-    ]
+    is_printed = [False] * len(lines)
+    for figures in by_class.values():
+        for number, figure in enumerate(figures):
+            if figure.printed is not None:
+                is_printed[number] = True
     head, mean = [Cell("class")], [Cell("mean")]
     for line, printed in zip(lines, is_printed, strict=True):
         head.append(line.name_cell)

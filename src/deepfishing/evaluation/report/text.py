@@ -142,7 +142,7 @@ def markdown(sheet: Sheet) -> str:
 
     head = line([_markdown_text(_starred(cell)) for cell in sheet.head])
     rule = "|---|" + "---:|" * (len(sheet.head) - 1)
-    body = [line([write(cell) for cell in row]) for row in sheet.rows]
+    body = [line(list(map(write, row))) for row in sheet.rows]
     caption = _markdown_text(sheet.title_and_notes)
     return "\n".join([caption, "", head, rule, *body, ""])
 
