@@ -300,7 +300,7 @@ class ModelRoom:
         return buffer.getvalue()
 
     def labels_csv(self) -> bytes:
-        """Return the labels as `deepfish label --export` writes them."""
+        """Return the labels as `deepfish label --out` writes them."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "labels.csv")
             export_labels(self.gallery.store, path)
