@@ -10,6 +10,7 @@ from deepfishing.cli.arguments.train import (
     Train,
 )
 from deepfishing.cli.printing import (
+    count_text,
     images_text,
     print_json,
     print_line,
@@ -169,8 +170,8 @@ def _print_summary(
     groups = model.training.get("validation", {}).get("groups", n)
     if groups < n:
         print_line(
-            f"{images_text(n)} are {groups:,} groups of copies and similar scenes, which the "
-            "folds never split"
+            f"{images_text(n)} are {count_text(groups, 'group')} of copies and similar scenes, "
+            "which the folds never split"
         )
     accuracy = model.training.get("accuracy")
     if accuracy:
