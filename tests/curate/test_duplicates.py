@@ -246,6 +246,25 @@ def test_frames_of_a_burst_are_a_burst_and_no_copies(
     assert sorted(ran.out.splitlines()) == [f"1\t{path}" for path in paths]
 
 
+def test_a_burst_has_of_each_picture_the_photo_that_twins_keeps(
+    deepfish, store_of, picture, tmp_path
+):
+    kept, copies = [], []
+    for n in range(2):
+        frame = picture(1, (600, 450))
+        frame.paste("black", (100 + 60 * n, 100, 150 + 60 * n, 150))
+        kept.append(tmp_path / f"frame{n}.png")
+        frame.save(kept[-1])
+        copies += [tmp_path / f"half{n}.png", tmp_path / f"smaller{n}.png"]
+        frame.resize((300, 225)).save(copies[-2])
+        frame.resize((400, 300)).save(copies[-1])
+    store = store_of([*copies, *kept], [1] * 6)
+    listed = deepfish("curate", "twins", store).out.splitlines()
+    assert sorted(listed) == sorted(map(str, copies))
+    ran = deepfish("curate", "bursts", store)
+    assert sorted(ran.out.splitlines()) == [f"1\t{path}" for path in kept]
+
+
 def test_true_copies_are_listed_although_a_mirrored_photo_is_the_largest(
     deepfish, store_of, picture, tmp_path
 ):

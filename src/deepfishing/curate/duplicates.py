@@ -218,13 +218,13 @@ def find_bursts(photos: Searcher, *, progress: Progress = silent) -> list[Burst]
     album.verify(alike, progress)
     bursts = []
     for nodes in _components(alike):
-        scene: list[int] = []
-        for node in nodes:  # one of several copies
-            if not any(album.likeness(node, other) for other in scene):
-                scene.append(node)
-        files = album.files(scene)
-        if len({file.node for file in files}) > 1:
-            bursts.append(Burst(tuple(file.photo for file in files)))
+        scene: list[Photo] = []
+        files = album.files(nodes)
+        while files:  # of the copies of one picture the file that twins keeps
+            group, files = album.around(files)
+            scene.append(group.keep)
+        if len(scene) > 1:
+            bursts.append(Burst(tuple(scene)))
     return sorted(bursts, key=lambda burst: (-len(burst.photos), burst.photos[0].path))
 
 
