@@ -176,6 +176,15 @@ def make_offer(store: Store, features: str | None = None) -> Offer:
     return Offer(tuple(sides[False]), tuple(sides[True]), needed_factors(recipes))
 
 
+def shown_name(folder: Path) -> str:
+    """Return the name of a store for the page: of `PHOTOS/.deepfishing` that of the photos.
+
+    >>> shown_name(Path("/home/me/holiday/.deepfishing"))
+    'holiday'
+    """
+    return folder.parent.name if folder.name.startswith(".") else folder.name
+
+
 class Gallery:
     """A store that is open for the page; safe to use from several threads.
 
@@ -193,7 +202,7 @@ class Gallery:
         weights: str | Path | None = None,
     ) -> None:
         self.folder = Path(folder)
-        self.name = self.folder.absolute().name  # that the page shows
+        self.name = shown_name(self.folder.absolute())
         self.unread = 0  # photos of the folder that are not in the store yet
         self.store = Store.open(folder)
         self.offer = make_offer(self.store, features)

@@ -324,6 +324,6 @@ class ModelRoom:
         )
         about = self._about(opened, self.gallery.live.counts())
         text = page.get_template("model_report.html.j2").render(
-            store=self.gallery.folder.absolute().name, version=__version__, **about
+            store=self.gallery.name, version=__version__, **about
         )
         return text.encode()
