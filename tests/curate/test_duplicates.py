@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from PIL import Image, ImageFilter, ImageOps
@@ -66,6 +67,14 @@ def test_twins_are_found_and_look_alikes_are_not(deepfish, photos, tmp_path):
     with Image.open(tmp_path / "twins.png") as sheet:
         assert sheet.width > 1000
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_mirrored_photo_is_never_on_the_list_in_python_either(photos):
+    folder, store = photos
+    twins = find_twins(open_searcher(store))
+    assert set(twins.removable()) == {str(folder / name) for name in LISTED}
+    everything = {Path(path).name for path in twins.removable(set(KINDS.values()))}
+    assert everything == set(KINDS) - {"mirrored.png"}
 
 
 def test_the_list_goes_through_xargs_and_one_of_each_is_left(

@@ -125,24 +125,20 @@ def _changed_structure(a: Array, b: Array, *, is_resized: bool) -> float:
 
 
 def _smoothed_difference(a: Array, b: Array, *, is_resized: bool) -> float:
-    """The largest difference of smoothed luma, and of the chromas taken together."""
+    """The largest difference of smoothed luma and chromas, and of their means."""
     details = _details((a + b)[:, :, 0] / 2)
     details_of_means = _means(details, STRIDE) >= 0.5
-    gaps = [a[:, :, channel] - b[:, :, channel] for channel in range(3)]
-    worst = 0.0
-    for is_chroma, channels in ((0, gaps[:1]), (1, gaps[1:])):
-        shift = np.linalg.norm([gap.mean() for gap in channels])
-        worst = max(worst, float(shift) / MAX_SHIFT)
-        fine = [gaussian_filter(gap, FINE) for gap in channels]
-        coarse = [
-            gaussian_filter(_means(gap, STRIDE), COARSE / STRIDE) for gap in channels
-        ]
-        for radius, smoothed, details_there in (
+    shift = (a - b).mean(axis=(0, 1))
+    worst = max(abs(float(shift[0])), float(np.hypot(shift[1], shift[2]))) / MAX_SHIFT
+    for channel in range(3):
+        gap = a[:, :, channel] - b[:, :, channel]
+        fine = np.abs(gaussian_filter(gap, FINE))
+        coarse = np.abs(gaussian_filter(_means(gap, STRIDE), COARSE / STRIDE))
+        for radius, levels, details_there in (
             (FINE, fine, details),
             (COARSE, coarse, details_of_means),
         ):
-            levels = np.sqrt(sum(gap**2 for gap in smoothed))
-            key = (radius, is_chroma)
+            key = (radius, min(channel, 1))
             multiple = MAX_MULTIPLE[key]
             if key == (FINE, 0) and is_resized:
                 multiple = MAX_MULTIPLE_RESIZED
