@@ -162,6 +162,7 @@ def test_the_environment_is_asked_for_named_variables_only():
     places = {
         "networks/zoo.py",
         "extraction/distributed.py",
+        "extraction/options.py",
         "web/server.py",
         "web/opening.py",
     }
@@ -174,6 +175,7 @@ def test_the_environment_is_asked_for_named_variables_only():
     # where `deepfish studio` may keep features
     folders = {"XDG_DATA_HOME", "LOCALAPPDATA"}
     assert set(names) <= {
+        "DEEPFISHING_DEVICE",
         "DEEPFISHING_HOME",
         "DEEPFISHING_TOKEN",
         "RAY_ADDRESS",

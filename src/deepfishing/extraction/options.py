@@ -23,7 +23,6 @@ from deepfishing.util.machine import memory as machine_memory
 if TYPE_CHECKING:
     from deepfishing.networks.network import Network
 
-DEVICE_VARIABLE = "DEEPFISHING_DEVICE"
 LOCAL, RAY = "local", "ray"  # values of `on`: this process, or a cluster
 Label = str | int | Sequence[float]
 
@@ -205,7 +204,7 @@ class Resources:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", parse_batch_size(self.batch_size))
-        device = self.device or os.environ.get(DEVICE_VARIABLE, "cpu")
+        device = self.device or os.environ.get("DEEPFISHING_DEVICE", "cpu")
         object.__setattr__(self, "device", device)
         parse_memory(self.memory)
 
