@@ -140,6 +140,7 @@ def test_the_page_shows_progress_cancels_and_goes_on(visit, serve, opening, step
             "() => document.querySelector('.opening')?.textContent.includes('1 of 3')"
         )
         assert page.locator("progress").get_attribute("value") == "1"
+        assert not page.is_visible("#views")  # there is nothing to see yet
         page.click("text=Cancel")
         steps[1].set()
         page.click("text=Show what has been read")

@@ -184,6 +184,7 @@ def test_a_lasso_on_the_map_filters_the_grid_and_a_reload_keeps_it(
         page.wait_for_selector("#map-legend li")
         page.wait_for_selector("#map[data-passing='32']")
         assert page.get_attribute("#map", "data-renderer") == renderer
+        assert page.is_visible("#map-bar")  # which is hidden while there is no map
         box = page.locator("#map").bounding_box()
         scale = min(box["width"], box["height"]) * MARGIN
         middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
