@@ -197,7 +197,7 @@ def run_twins(args: Twins) -> None:
         )
     if twins.gone:
         do = f"bring {args.store} up to date with `deepfish extract --prune`"
-        if not searchers[0].store.settings["weights_sha256"]:  # imported vectors
+        if searchers[0].store.settings.get("weights_sha256") == "":  # imported
             do = "copies are compared by their files: `deepfish import --paths` names them"
         print_note(
             f"left out: {images_text(len(twins.gone))} not found as extracted, first "
