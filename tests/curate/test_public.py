@@ -26,6 +26,16 @@ def test_every_command_is_a_function_of_a_store(picture, store_of, tmp_path):
     assert np.isfinite([one.score for one in curate.odd(store, features="x7")]).all()
 
 
+def test_a_store_has_a_length_and_its_features_by_name(picture, store_of, tmp_path):
+    path = tmp_path / "a.png"
+    picture(1).save(path)
+    store = Store(str(store_of([path], [1])))
+    assert len(store) == 1
+    assert "x7" in store
+    assert "x7" in list(store)
+    assert store["x7"].shape[0] == len(store)
+
+
 def _table(folder, paths):
     table = folder / "labels.csv"
     rows = [f"{path},{path.parent.name}" for path in paths]
