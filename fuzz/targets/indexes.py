@@ -50,7 +50,7 @@ def _search_index(folder: Path) -> Run:
         except DeepFishingError:
             raise
         except (
-            files._Unfit,
+            files._UnusableError,
             *files.UNREADABLE,
         ):
             # it would be made again, which takes long

@@ -10,6 +10,7 @@ imported only when it is used. A local run does not pass through this file.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import json
 import logging
@@ -173,13 +174,18 @@ def _init(address: str, options: dict[str, Any]) -> str:
             ray.init(
                 address, logging_level=logging.ERROR, log_to_driver=False, **options
             )
+        return ""
     except Exception as error:
         # where a part of it does not start, Ray raises the plain class
         ray.shutdown()
         # it does not stop the processes of a node that was never made
         _end(set(psutil.Process().children(recursive=True)) - before)
-        return one_line(error)
-    return ""
+        reason = one_line(error)
+    # nor does it ask whether they have ended, of which Python warns when it forgets them
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    return reason
 
 
 def _end(processes: Collection[psutil.Process]) -> None:
