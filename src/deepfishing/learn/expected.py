@@ -1,4 +1,4 @@
-"""How often a classifier is right for photos without a label, told from the labelled ones.
+"""How often a classifier is right for photos without a label, estimated from the labelled ones.
 
 Photos that are labelled first are harder than the others: they were chosen because they are unlike
 each other, or because the classifier was unsure. The share of labelled photos that are right when

@@ -259,7 +259,7 @@ function renderLearned(state) {
     const { accuracy, interval } = state.estimate ?? state.curve.at(-1);
     drawCurve($("#curve svg"), state.curve);
     $("#accuracy").textContent = `suggestions right for about ${Math.round(accuracy)} %`;
-    $("#curve-words").textContent = `Right for about ${Math.round(accuracy)} % of the pictures without a label (${Math.round(interval[0])} to ${Math.round(interval[1])} %), told from labelled ones that were left out.`;
+    $("#curve-words").textContent = `Right for about ${Math.round(accuracy)} % of the pictures without a label (${Math.round(interval[0])} to ${Math.round(interval[1])} %), estimated from labelled ones that were left out.`;
   }
   let words = state.advice ?? "";
   if (state.state === "failed") words = state.error;
