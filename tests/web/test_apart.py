@@ -44,16 +44,26 @@ class StopError(Exception):
     pass
 
 
-def test_work_that_is_cancelled_ends_at_once(monkeypatch, store):
+@pytest.fixture
+def replaced(monkeypatch):
+    """Run other code in place of the task; the list of its processes."""
+
+    def run(code):
+        processes, start = [], subprocess.Popen
+
+        def popen(command, **options):
+            processes.append(start([sys.executable, "-c", code], **options))
+            return processes[-1]
+
+        monkeypatch.setattr(apart.subprocess, "Popen", popen)
+        return processes
+
+    return run
+
+
+def test_work_that_is_cancelled_ends_at_once(replaced, store):
     line = '{"stage": "x", "done": 0, "total": 1}'
-    code = f"import time; print({line!r}, flush=True); time.sleep(600)"
-    processes, start = [], subprocess.Popen
-
-    def popen(command, **options):
-        processes.append(start([sys.executable, "-c", code], **options))
-        return processes[-1]
-
-    monkeypatch.setattr(apart.subprocess, "Popen", popen)
+    processes = replaced(f"import time; print({line!r}, flush=True); time.sleep(600)")
     begin = time.monotonic()
 
     def progress(stage, done, total):
@@ -63,6 +73,18 @@ def test_work_that_is_cancelled_ends_at_once(monkeypatch, store):
     with pytest.raises(StopError):
         run_apart("label pool", [str(store.folder)], progress)
     assert time.monotonic() - begin < 60
+    assert processes[0].poll() is not None
+
+
+def test_an_answer_counts_although_its_process_is_slow_to_end(
+    replaced, store, monkeypatch
+):
+    monkeypatch.setattr(apart, "END_SECONDS", 0.2)
+    line = '{"answer": 1}'
+    processes = replaced(
+        f"import os, time; print({line!r}, flush=True); os.close(1); time.sleep(600)"
+    )
+    assert run_apart("label pool", [str(store.folder)], silent) == {"answer": 1}
     assert processes[0].poll() is not None
 
 
